@@ -1,0 +1,81 @@
+"""Faults of the runtime.
+
+    RuntimeFault
+    ├── UserError            bad input: names the file or option, the key, the value and the remedy; exit code 2
+    ├── TaskInvalid          a task directory that cannot be read: all problems at once
+    ├── BusClosed            publish or consume after the bus was closed: a broken invariant
+    ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
+    └── ChatError            one model call that finally failed; the subclass is the failure class
+        ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage
+        ├── ChatRejected         4xx: bad request, key or model: ends the run, the remedy is the user's
+        ├── ContextOverflow      the prompt does not fit: terminal for that item, never retried
+        ├── ContentFiltered      the endpoint refused the content: terminal for that item
+        └── BudgetExhausted      the run's ceiling is reached: drains the run, nothing is lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class RuntimeFault(Exception):
+    """Base of every fault in this package."""
+
+
+class UserError(RuntimeFault):
+    """Something the user wrote cannot be used."""
+
+    def __init__(self, where: str, problem: str, remedy: str) -> None:
+        self.where, self.problem, self.remedy = where, problem, remedy
+        super().__init__(f"{where}: {problem}. {remedy}")
+
+
+class TaskInvalid(RuntimeFault):
+    """A task directory has one or more problems."""
+
+    def __init__(self, directory: str, problems: Sequence[str]) -> None:
+        self.directory, self.problems = directory, tuple(problems)
+        super().__init__(f"{directory}: " + "; ".join(self.problems))
+
+
+class BusClosed(RuntimeFault):
+    """The bus was used after it was closed."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"the bus is closed (queue '{queue}')")
+
+
+class StoreError(RuntimeFault):
+    """The store cannot be used."""
+
+    def __init__(self, path: str, reason: str, remedy: str) -> None:
+        self.path, self.reason, self.remedy = path, reason, remedy
+        super().__init__(f"{path}: {reason}. {remedy}")
+
+
+class ChatError(RuntimeFault):
+    """One model call finally failed."""
+
+    def __init__(self, endpoint: str, reason: str, *, status: int | None = None) -> None:
+        self.endpoint, self.reason, self.status = endpoint, reason, status
+        super().__init__(f"{endpoint}: {reason}" + (f" (HTTP {status})" if status else ""))
+
+
+class ChatUnavailable(ChatError):
+    """No answer within the deadline, whatever the number of tries."""
+
+
+class ChatRejected(ChatError):
+    """The endpoint will never accept this request."""
+
+
+class ContextOverflow(ChatError):
+    """The prompt is longer than the model's context."""
+
+
+class ContentFiltered(ChatError):
+    """The endpoint refused the content."""
+
+
+class BudgetExhausted(ChatError):
+    """The ceiling of the run is reached."""
