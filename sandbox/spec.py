@@ -148,7 +148,7 @@ class FailureClass(enum.StrEnum):
     INFRA_OTHER = "infra_other"
 
 
-class TestOutcome(Record):
+class GradedTest(Record):
     """One test as the grader saw it."""
 
     name: str
@@ -159,7 +159,7 @@ class TestOutcome(Record):
     message: str = ""
 
 
-class TestBundle(Record):
+class Suite(Record):
     """The tests of a task, delivered to the grader after the agent is dead.
 
     trusted: `tests/test_outputs.py` style pytest modules, run by the trusted interpreter, result over a private channel.
@@ -181,7 +181,7 @@ class Verdict(Record):
 
     reward: float | None
     failure: FailureClass
-    tests: tuple[TestOutcome, ...] = ()
+    tests: tuple[GradedTest, ...] = ()
     detail: str = ""
     duration_s: float = 0.0
 
