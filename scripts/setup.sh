@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Makes the project's own Python environment in .venv and keeps it current. Usage: setup.sh [EXTRA ...] [--group GROUP ...]
+# Does nothing, in a few milliseconds, when the environment already holds what pyproject.toml asks for.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+venv=.venv
+extras=() groups=()
+while (($#)); do
+  case $1 in
+    --group) groups+=("$2"); shift 2 ;;
+    *) extras+=("$1"); shift ;;
+  esac
+done
+
+die() { echo "setup: $*" >&2; exit 1; }
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  die "needs Python 3.11 or newer; '$python' is $("$python" --version 2>&1 || echo missing). Set PYTHON to one."
+
+want=$(cat pyproject.toml scripts/setup.sh; echo "${extras[*]-} / ${groups[*]-}")
+stamp=$venv/.installed-$(printf %s "$want" | sha256sum | cut -c1-16)
+[[ -e $stamp && -x $venv/bin/termloom ]] && exit 0
+
+if [[ ! -x $venv/bin/python ]]; then
+  echo "setup: making $venv"
+  if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+    # Debian keeps venv in a package of its own.
+    rm -rf "$venv"
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+      echo "setup: installing python3-venv"
+      apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+      "$python" -m venv "$venv" || die "could not make $venv"
+    else
+      "$python" -m pip --version >/dev/null 2>&1 || die "needs python3-venv: install it with 'apt-get install python3-venv' as root."
+      "$python" -m pip install --quiet --user virtualenv && "$python" -m virtualenv --quiet "$venv" ||
+        die "needs python3-venv: install it with 'apt-get install python3-venv' as root."
+    fi
+  fi
+fi
+
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
+"$venv/bin/python" -c 'import importlib.metadata as m, sys; sys.exit(tuple(map(int, m.version("pip").split(".")[:2])) < (25, 1))' ||
+  pip install --upgrade 'pip>=25.1'
+
+spec=.
+((${#extras[@]})) && spec=".[$(IFS=,; echo "${extras[*]}")]"
+args=(-e "$spec")
+for group in ${groups[@]+"${groups[@]}"}; do args+=(--group "$group"); done
+echo "setup: installing termloom ${extras[*]-} ${groups[*]-}"
+if [[ " ${extras[*]-} " =~ " train "|" all " ]] && ! "$venv/bin/python" -c 'import torch' 2>/dev/null && ! command -v nvidia-smi >/dev/null; then
+  pip install 'torch==2.13.0' # the build that needs no GPU where one is offered; a newer one would bring several GB of CUDA
+fi
+pip install "${args[@]}"
+rm -f "$venv"/.installed-*
+touch "$stamp"
