@@ -1,0 +1,149 @@
+"""The update: departures from the textbook, invariances, and that it learns."""
+
+import copy
+
+import msgspec
+import pytest
+import torch
+
+from trainer.batch import collate
+from trainer.model import Critic, policy_logprobs, small_llama
+from trainer.ppo import Learner, PPOConfig, TrainingDiverged
+from trainer.sample import Sample
+
+CONFIG = PPOConfig(
+    policy_lr=1e-3,
+    critic_lr=1e-3,
+    warmup_steps=0,
+    policy_minibatch=4,
+    critic_minibatch=4,
+    micro_batch=4,
+    row_tokens=64,
+    temperature=1.0,
+)
+VOCABULARY = 11
+
+
+def episodes(policy, count=8, seed=0, prompt=3, length=4, temperature=1.0):
+    """Sample from the policy itself; reward 1 when the first sampled token is 7."""
+    torch.manual_seed(seed)
+    samples = []
+    for i in range(count):
+        ids = [int(x) for x in torch.randint(VOCABULARY, (prompt,))]
+        logprobs = [0.0] * prompt
+        with torch.no_grad():
+            for _ in range(length):
+                distribution = torch.log_softmax(policy(input_ids=torch.tensor([ids])).logits[0, -1] / temperature, -1)
+                token = int(torch.multinomial(distribution.exp(), 1))
+                ids.append(token)
+                logprobs.append(float(distribution[token]))
+        samples.append(
+            Sample(id=f"e{i}", group=f"g{i // 4}", ids=ids, mask=[0] * prompt + [1] * length, logprobs=logprobs,
+                   versions=[-1] * prompt + [0] * length, reward=float(ids[prompt] == 7))
+        )  # fmt: skip
+    return samples
+
+
+def learner(config=CONFIG, seed=0):
+    policy = small_llama(VOCABULARY, hidden=32, layers=1, seed=seed)
+    return Learner(policy, Critic(copy.deepcopy(policy)), config, seed=seed)
+
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def test_update_is_deterministic():
+    runs = []
+    for _ in range(2):
+        one = learner()
+        metrics = one.update(episodes(one.policy))
+        runs.append((weights(one.policy), weights(one.critic), metrics))
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert torch.equal(runs[0][1], runs[1][1])
+    assert runs[0][2] == runs[1][2]
+
+
+def test_micro_batches_change_no_gradient():
+    for reduction in ("sequence_mean", "token_mean"):
+        results = []
+        for micro in (1, 3, 8):
+            one = learner(with_changes(micro_batch=micro, reduction=reduction, policy_minibatch=8, critic_minibatch=8, epochs=1))
+            one.update(episodes(one.policy))
+            results.append(weights(one.policy))
+        for other in results[1:]:
+            torch.testing.assert_close(results[0], other, atol=1e-6, rtol=1e-5)
+
+
+def with_changes(**changes):
+    return msgspec.structs.replace(CONFIG, **changes)
+
+
+def test_the_decoupled_objective_at_staleness_zero_is_plain_ppo():
+    results = []
+    for cap in (None, 2.0):
+        one = learner(with_changes(behaviour_cap=cap, epochs=1))
+        one.update(episodes(one.policy))
+        results.append(weights(one.policy))
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
+
+
+def test_critic_warm_up_leaves_the_policy_alone():
+    one = learner(with_changes(critic_warmup=1))
+    before, critic_before = weights(one.policy), weights(one.critic)
+    one.update(episodes(one.policy))
+    assert torch.equal(before, weights(one.policy))
+    assert not torch.equal(critic_before, weights(one.critic))
+    one.update(episodes(one.policy, seed=1))
+    assert not torch.equal(before, weights(one.policy))
+
+
+def test_a_step_that_is_not_finite_is_skipped_with_evidence_and_ends_the_run_when_repeated():
+    kept = []
+    one = learner(with_changes(max_skips=3, epochs=1))
+    one._evidence = lambda reason, samples: kept.append((reason, len(samples)))
+    before = weights(one.policy)
+    poisoned = episodes(one.policy, count=4)
+    poisoned[0] = msgspec.structs.replace(poisoned[0], reward=float("nan"))
+    metrics = one.update(poisoned)
+    assert metrics["skipped_steps"] == 2
+    assert kept[0][1] == 4
+    assert torch.equal(before, weights(one.policy))
+    with pytest.raises(TrainingDiverged, match="non-finite"):
+        one.update(poisoned)
+
+
+def test_an_update_is_refused_when_sampler_and_learner_disagree():
+    one = learner(with_changes(behaviour_cap=2.0, max_gap=0.1))
+    shifted = episodes(one.policy, temperature=3.0)
+    with pytest.raises(TrainingDiverged, match="differ"):
+        one.update(shifted + episodes(learner(seed=5).policy, seed=3, temperature=0.2))
+
+
+def test_the_kl_tripwire_ends_the_epochs():
+    one = learner(with_changes(policy_lr=0.3, max_kl=0.01, epochs=8))
+    rewarded = [msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(episodes(one.policy))]
+    assert one.update(rewarded)["kl_tripped"] == 1
+
+
+@pytest.mark.parametrize("advantage", ["gae", "grpo", "rloo"])
+def test_it_learns_a_one_token_task(advantage):
+    config = with_changes(
+        advantage=advantage, policy_minibatch=32, critic_minibatch=32, micro_batch=32, row_tokens=512, policy_lr=5e-3
+    )
+    one = learner(config)
+    first = last = 0.0
+    for step in range(12):
+        batch = episodes(one.policy, count=48, seed=step, length=2)
+        last = one.update(batch)["reward"]
+        first = first if step else last
+    assert first < 0.3
+    assert last > 0.6
+
+
+def test_entropy_is_reported_and_temperature_is_the_samplers():
+    one = learner(with_changes(temperature=0.5))
+    samples = episodes(one.policy, temperature=0.5)
+    logprobs, _ = policy_logprobs(one.policy, collate(samples), temperature=0.5, row_tokens=64)
+    torch.testing.assert_close(logprobs, collate(samples).behaviour, atol=1e-5, rtol=0)
+    assert one.update(samples)["entropy"] > 0

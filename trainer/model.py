@@ -1,0 +1,115 @@
+"""Policy and critic over Hugging Face causal language models.
+
+Both are called through `score`: packed rows in, one number per trainable token out, in the `[B, T]` layout of the losses. The
+critic is a second full copy of the policy with a scalar head, as in the papers' recipe; it estimates the value of the state *before* a
+token, so neither it nor the log-probability of token t ever sees token t.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.batch import Columns, Packed, pack
+from trainer.losses import token_logprobs
+
+
+def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A causal language model from a Hugging Face directory; nothing is fetched. Raises: OSError when it is incomplete."""
+    from transformers import AutoModelForCausalLM
+
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+    return model
+
+
+def small_llama(vocabulary: int, *, hidden: int = 128, layers: int = 4, context: int = 1024, seed: int = 0) -> nn.Module:
+    """A Llama of about one million parameters with random weights: learns on two CPU cores, loads in SGLang as it is."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, hidden // 32),
+        num_key_value_heads=max(1, hidden // 32),
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+    )
+    model: nn.Module = LlamaForCausalLM(config)
+    return model
+
+
+class Critic(nn.Module):
+    """A value head on its own copy of the backbone. Starts at zero, so that the first advantages are the rewards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        hidden: int = model.config.hidden_size  # type: ignore[assignment,union-attr]
+        self.head = nn.Linear(hidden, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, **inputs: Any) -> Tensor:
+        hidden: Tensor = _backbone(self.model)(**inputs).last_hidden_state
+        values: Tensor = self.head(hidden).squeeze(-1)
+        return values
+
+
+def _backbone(model: nn.Module) -> Any:
+    return model.get_submodule(str(model.base_model_prefix))
+
+
+def _inputs(row: Packed) -> dict[str, Any]:
+    return {"input_ids": row.ids, "position_ids": row.positions, "attention_mask": row.attention(), "use_cache": False}
+
+
+def policy_logprobs(
+    model: nn.Module, batch: Columns, *, temperature: float, row_tokens: int, entropy: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the trainable tokens under the model.
+
+    Logits are made at positions that predict a trainable token and nowhere else.
+
+    Returns:
+        log-probabilities and entropies (zeros unless asked for), [B, T] each, zero at untrainable tokens. Log-probabilities
+        carry gradient when the context does.
+    """
+    logprobs = torch.zeros(batch.mask.numel(), device=batch.ids.device)
+    entropies = torch.zeros_like(logprobs)
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    flat_mask = batch.mask.reshape(-1).bool()
+    for row in pack(batch.ids, batch.lengths, row_tokens=row_tokens):
+        trainable = flat_mask[row.source[0]]
+        at = trainable.nonzero().squeeze(-1)
+        if not len(at):
+            continue
+        hidden = _backbone(model)(**_inputs(row)).last_hidden_state[0]
+        got, spread = token_logprobs(head(hidden[at - 1]), row.ids[0][at], temperature=temperature, entropy=entropy)
+        logprobs = logprobs.index_put((row.source[0][at],), got)
+        if spread is not None:
+            entropies = entropies.index_put((row.source[0][at],), spread)
+    return logprobs.view_as(batch.mask), entropies.view_as(batch.mask)
+
+
+def critic_values(critic: Critic, batch: Columns, *, row_tokens: int) -> Tensor:
+    """The critic's estimate before each trainable token, [B, T], zero at untrainable tokens."""
+    values = torch.zeros(batch.mask.numel(), device=batch.ids.device)
+    flat_mask = batch.mask.reshape(-1).bool()
+    for row in pack(batch.ids, batch.lengths, row_tokens=row_tokens):
+        at = flat_mask[row.source[0]].nonzero().squeeze(-1)
+        if len(at):
+            values = values.index_put((row.source[0][at],), critic(**_inputs(row))[0][at - 1])
+    return values.view_as(batch.mask)
+
+
+def save_model(model: nn.Module, directory: Path) -> None:
+    """Write a Hugging Face directory (safetensors, float32) that transformers and SGLang load."""
+    state = {name: tensor.detach().float() for name, tensor in model.state_dict().items()}
+    model.save_pretrained(directory, state_dict=state, safe_serialization=True)  # type: ignore[operator]

@@ -1,0 +1,288 @@
+"""PPO: one update from one batch of finished episodes. Reads like the paper (Schulman et al. 2017), arXiv 1707.06347.
+
+Departures from textbook PPO, each held by a test in `tests/trainer/test_ppo.py`:
+ 1. Advantages are computed on trainable tokens only, the reward on the last of them (`trainer.advantages`).
+ 2. The clip range is asymmetric (0.2 below, 0.28 above), there is no KL term, and the loss is the mean over sequences of the mean over tokens: the
+    recipe of Endless Terminals.
+ 3. With a staleness bound above 0 the objective is decoupled: the ratio is clipped against the *proximal* policy (the learner's weights
+    when the update begins) and weighted by the truncated ratio proximal/behaviour (`behaviour_cap`). At bound 0 the behaviour policy
+    is the proximal one, and the behaviour log-probabilities recorded by the sampler are used as they are.
+ 4. Policy and critic are separate networks with their own optimiser, learning rate and mini-batch size; the critic may train alone for
+    the first steps.
+ 5. A step whose loss or gradient is not finite is skipped, counted and kept as evidence; too many in a row end the run. A tripwire ends an
+    update's remaining epochs when the policy has moved too far.
+ 6. Infrastructure failures are no samples: they never reach this module, so no mean and no baseline sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from trainer.advantages import gae, grpo, place_rewards, rloo
+from trainer.batch import Columns, collate
+from trainer.losses import Reduction, policy_loss, reduce, value_loss
+from trainer.model import Critic, critic_values, policy_logprobs
+from trainer.sample import Sample
+
+
+class PPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every number of the update. The defaults are those of Endless Terminals for Llama-3.2-3B."""
+
+    advantage: Literal["gae", "grpo", "rloo"] = "gae"
+    gamma: float = 1.0
+    lam: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    value_clip: float = 0.2
+    reduction: Reduction = "sequence_mean"
+    entropy_coef: float = 0.0
+    temperature: float = 0.7
+    """The sampler's: log-probabilities are taken of logits / temperature on both sides."""
+    policy_lr: float = 5e-7
+    critic_lr: float = 1e-6
+    warmup_steps: int = 10
+    """Optimiser steps over which the learning rates rise linearly."""
+    grad_clip: float = 1.0
+    weight_decay: float = 0.01
+    epochs: int = 2
+    policy_minibatch: int = 256
+    """Episodes per policy step (16 prompts x 16 samples)."""
+    critic_minibatch: int = 128
+    micro_batch: int = 16
+    """Episodes forwarded at once: bounds memory, changes no gradient."""
+    row_tokens: int = 16_384
+    critic_warmup: int = 0
+    """Updates in which the critic trains alone."""
+    behaviour_cap: float | None = None
+    """Truncation of proximal/behaviour; None = not decoupled, allowed at staleness bound 0 only."""
+    max_kl: float = 0.2
+    """Tripwire: when a mini-batch's approximate KL passes it, the update's remaining epochs are left out."""
+    max_gap: float = 0.5
+    """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused."""
+    max_skips: int = 5
+    """Non-finite steps in a row that end the run."""
+    bf16: bool = False
+    """Forward in bfloat16; weights, gradients and optimiser stay float32."""
+
+
+class TrainingDiverged(Exception):
+    """The update cannot go on: too many non-finite steps, or sampler and learner disagree."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        self.step, self.reason = step, reason
+        super().__init__(f"training stopped at optimiser step {step}: {reason}")
+
+
+Metrics = dict[str, float]
+Evidence = Callable[[str, Sequence[Sample]], None]
+"""Called with a reason and the samples of a skipped step."""
+
+
+class Learner:
+    """Policy, critic and their optimisers. `update` is one PPO iteration; nothing else changes the weights."""
+
+    def __init__(
+        self, policy: nn.Module, critic: Critic | None, config: PPOConfig, *, seed: int = 0, evidence: Evidence | None = None
+    ) -> None:
+        if config.advantage == "gae" and critic is None:
+            raise ValueError("advantage 'gae' needs a critic")
+        self.policy, self.critic, self.config, self.seed = policy, critic, config, seed
+        self.updates = self.skips = 0
+        self.steps = {"policy": 0, "critic": 0}
+        self._evidence = evidence or (lambda reason, samples: None)
+        self.policy_optimiser = _adamw(policy, config.policy_lr, config.weight_decay)
+        self.critic_optimiser = _adamw(critic, config.critic_lr, config.weight_decay) if critic else None
+
+    def update(self, samples: Sequence[Sample]) -> Metrics:
+        """One iteration over a batch. Deterministic in (weights, samples, seed, number of updates so far).
+
+        Raises: TrainingDiverged.
+        """
+        batch = collate(samples)
+        metrics: dict[str, list[float]] = defaultdict(list)
+        with torch.no_grad():
+            proximal = self._proximal(batch)
+            values = self._values(batch)
+        advantages, returns = self._advantages(batch, values)
+        shuffle = torch.Generator().manual_seed(self.seed * 1_000_003 + self.updates)
+        if self.critic is not None:
+            for index in self._minibatches(batch, self.config.critic_minibatch, shuffle):
+                self._critic_step(batch, values, returns, index, samples, metrics)
+        if self.updates >= self.config.critic_warmup:
+            for index in self._minibatches(batch, self.config.policy_minibatch, shuffle):
+                kl = self._policy_step(batch, proximal, advantages, index, samples, metrics)
+                if kl > self.config.max_kl:
+                    metrics["kl_tripped"].append(1.0)
+                    break
+        self.updates += 1
+        return _summary(metrics, batch, advantages, returns)
+
+    def _proximal(self, batch: Columns) -> Tensor:
+        if self.config.behaviour_cap is None:
+            return batch.behaviour
+        proximal, _ = self._logprobs(batch)
+        gap = float(reduce((proximal - batch.behaviour).abs(), batch.mask, "token_mean"))
+        if not gap <= self.config.max_gap:
+            raise TrainingDiverged(
+                self.steps["policy"], f"behaviour and learner differ by {gap:.3g} nats a token (limit {self.config.max_gap})"
+            )
+        return proximal
+
+    def _logprobs(self, batch: Columns, *, entropy: bool = False) -> tuple[Tensor, Tensor]:
+        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.config.bf16):
+            return policy_logprobs(
+                self.policy, batch, temperature=self.config.temperature, row_tokens=self.config.row_tokens, entropy=entropy
+            )
+
+    def _values(self, batch: Columns) -> Tensor:
+        if self.critic is None:
+            return torch.zeros_like(batch.mask)
+        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.config.bf16):
+            return critic_values(self.critic, batch, row_tokens=self.config.row_tokens)
+
+    def _advantages(self, batch: Columns, values: Tensor) -> tuple[Tensor, Tensor]:
+        match self.config.advantage:
+            case "gae":
+                rewards = place_rewards(batch.rewards, batch.mask)
+                return gae(rewards, values, batch.mask, gamma=self.config.gamma, lam=self.config.lam)
+            case "grpo":
+                advantages = grpo(batch.rewards, batch.groups, batch.mask)
+            case "rloo":
+                advantages = rloo(batch.rewards, batch.groups, batch.mask)
+        return advantages, torch.zeros_like(advantages)
+
+    def _minibatches(self, batch: Columns, size: int, shuffle: torch.Generator) -> Iterator[Tensor]:
+        for _ in range(self.config.epochs):
+            yield from torch.randperm(len(batch.lengths), generator=shuffle).split(size)
+
+    def _policy_step(
+        self,
+        batch: Columns,
+        proximal: Tensor,
+        advantages: Tensor,
+        index: Tensor,
+        samples: Sequence[Sample],
+        metrics: dict[str, list[float]],
+    ) -> float:
+        kl = 0.0
+        for part, share in _micro(batch, index, self.config.micro_batch, self.config.reduction):
+            columns = batch.rows(part)
+            width = columns.mask.shape[1]
+            current, entropy = self._logprobs(columns, entropy=True)
+            result = policy_loss(
+                current,
+                proximal[part, :width],
+                columns.behaviour,
+                advantages[part, :width],
+                columns.mask,
+                clip_low=self.config.clip_low,
+                clip_high=self.config.clip_high,
+                behaviour_cap=self.config.behaviour_cap,
+                reduction=self.config.reduction,
+            )
+            spread = reduce(entropy, columns.mask, self.config.reduction)
+            ((result.loss - self.config.entropy_coef * spread) * share).backward()  # type: ignore[no-untyped-call]
+            kl += share * float(result.approx_kl)
+            for name, value in (
+                ("policy_loss", result.loss), ("entropy", spread), ("approx_kl", result.approx_kl), ("clipfrac", result.clipfrac),
+                ("ratio_max", result.ratio_max), ("behaviour_weight", result.behaviour_weight), ("behaviour_gap", result.behaviour_gap),
+            ):  # fmt: skip
+                metrics[name].append(float(value.detach()))
+        self._step(self.policy, self.policy_optimiser, "policy", index, samples, metrics)
+        return kl
+
+    def _critic_step(
+        self,
+        batch: Columns,
+        values: Tensor,
+        returns: Tensor,
+        index: Tensor,
+        samples: Sequence[Sample],
+        metrics: dict[str, list[float]],
+    ) -> None:
+        assert self.critic is not None
+        assert self.critic_optimiser is not None
+        for part, share in _micro(batch, index, self.config.micro_batch, self.config.reduction):
+            columns = batch.rows(part)
+            width = columns.mask.shape[1]
+            result = value_loss(
+                self._values(columns),
+                values[part, :width],
+                returns[part, :width],
+                columns.mask,
+                clip=self.config.value_clip,
+                reduction=self.config.reduction,
+            )
+            (result.loss * share).backward()  # type: ignore[no-untyped-call]
+            metrics["value_loss"].append(float(result.loss.detach()))
+            metrics["value_clipfrac"].append(float(result.clipfrac))
+            metrics["explained_variance"].append(float(result.explained_variance))
+        self._step(self.critic, self.critic_optimiser, "critic", index, samples, metrics)
+
+    def _step(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        name: Literal["policy", "critic"],
+        index: Tensor,
+        samples: Sequence[Sample],
+        metrics: dict[str, list[float]],
+    ) -> None:
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), self.config.grad_clip))
+        metrics[f"{name}_grad_norm"].append(norm)
+        if math.isfinite(norm):
+            rise = min(1.0, (self.steps[name] + 1) / max(1, self.config.warmup_steps))
+            base = self.config.policy_lr if name == "policy" else self.config.critic_lr
+            for group in optimiser.param_groups:
+                group["lr"] = base * rise
+            optimiser.step()
+            self.skips = 0
+        else:
+            self.skips += 1
+            metrics["skipped_steps"].append(1.0)
+            self._evidence(f"{name} gradient is not finite at step {self.steps[name]}", [samples[i] for i in index.tolist()])
+            if self.skips >= self.config.max_skips:
+                raise TrainingDiverged(self.steps[name], f"{self.skips} non-finite steps in a row")
+        optimiser.zero_grad(set_to_none=True)
+        self.steps[name] += 1
+
+
+def _adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW with decay on matrices only, as is usual for transformers."""
+    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8)
+
+
+def _micro(batch: Columns, index: Tensor, size: int, reduction: Reduction) -> Iterator[tuple[Tensor, float]]:
+    """Parts of a mini-batch and each one's share of the mini-batch's mean, so that the summed gradients equal the whole's."""
+    weight = batch.mask.sum(dim=1) if reduction == "token_mean" else (batch.mask.sum(dim=1) > 0).float()
+    total = float(weight[index].sum())
+    for part in index.split(size):
+        share = float(weight[part].sum()) / total if total else 0.0
+        if share:
+            yield part, share
+
+
+def _summary(metrics: dict[str, list[float]], batch: Columns, advantages: Tensor, returns: Tensor) -> Metrics:
+    counted = {"skipped_steps", "kl_tripped"}
+    summary = {
+        name: sum(v) if name in counted else max(v) if name == "ratio_max" else sum(v) / len(v) for name, v in metrics.items()
+    }
+    keep = batch.mask.bool()
+    summary |= {
+        "reward": float(batch.rewards.mean()),
+        "trained_tokens": float(batch.mask.sum()),
+        "episodes": float(len(batch.lengths)),
+        "advantage_std": float(advantages[keep].std(correction=0)) if keep.any() else 0.0,
+        "return_mean": float(returns[keep].mean()) if keep.any() else 0.0,
+    }
+    return summary
