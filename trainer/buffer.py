@@ -1,8 +1,8 @@
 """The buffer between rollouts and learner: who may start, what may be trained on.
 
 A plain state machine: it decides, an async shell acts. Invariants:
-- Admission is paced to staleness: at learner version `v`, at most `(v + 1 + bound) * batch` episodes that count toward training have ever
-  been admitted, so that what is started now is young enough when its turn comes.
+- Admission is paced to staleness: what runs, waits and is being trained on never exceeds `(1 + bound)` batches (rounded up to whole
+  groups), so that what is started now is young enough when its turn comes. At bound 0 nothing starts until the new weights are there.
 - Staleness is checked for each sample when it is *taken*, whatever time it spent queueing: `version - oldest_version <= bound`.
   An older one is dropped and counted, and makes room for one more admission. It is never put back.
 - admitted = running + ready + trained + dropped + failed, always.
@@ -47,12 +47,12 @@ class Buffer:
         self.version = 0
         self.counts: Counter[str] = Counter()
         self._groups: dict[str, _Group] = {}
+        self._training = False
 
     def room(self) -> int:
         """How many more groups may be admitted now."""
-        useful = self.counts["admitted"] - self.counts["dropped"] - self.counts["failed"]
-        missing = (self.version + 1 + self.bound) * self.batch - useful
-        return max(0, -(-missing // self.group_size))
+        ahead = self.running + self.ready + (self.batch if self._training else 0)
+        return max(0, -(-((1 + self.bound) * self.batch - ahead) // self.group_size))
 
     def admit(self, group: str) -> None:
         """A group of `group_size` episodes starts. Raises: ValueError when there is no room, or it is already here."""
@@ -96,13 +96,14 @@ class Buffer:
             return None
         samples = [s for name in chosen for _, s in sorted(self._groups.pop(name).samples.items())]
         self.counts["trained"] += len(samples)
+        self._training = True
         return samples
 
     def advance(self, version: int) -> None:
         """The learner has published new weights. Raises: ValueError when the version does not grow."""
         if version <= self.version:
             raise ValueError(f"version {version} after {self.version}")
-        self.version = version
+        self.version, self._training = version, False
 
     def ages(self, samples: Sequence[Sample]) -> list[int]:
         """Staleness of each sample at the current version."""

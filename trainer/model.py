@@ -39,7 +39,6 @@ def small_llama(vocabulary: int, *, hidden: int = 128, layers: int = 4, context:
         num_key_value_heads=max(1, hidden // 32),
         max_position_embeddings=context,
         tie_word_embeddings=False,
-        attn_implementation="sdpa",
     )
     model: nn.Module = LlamaForCausalLM(config)
     return model

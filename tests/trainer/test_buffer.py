@@ -43,7 +43,7 @@ def test_staleness_counts_the_time_in_the_queue():
     assert buffer.take() is None
     assert buffer.counts["dropped"] == 2
     buffer.check()
-    assert buffer.room() == 4
+    assert buffer.room() == 2
 
 
 def test_a_failed_episode_makes_room_and_is_in_no_batch():
