@@ -39,6 +39,8 @@ def small_llama(vocabulary: int, *, hidden: int = 128, layers: int = 4, context:
         num_key_value_heads=max(1, hidden // 32),
         max_position_embeddings=context,
         tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     model: nn.Module = LlamaForCausalLM(config)
     return model

@@ -1,0 +1,78 @@
+"""The in-process engine under the contract, and what is its own."""
+
+import pytest
+import torch
+
+from tests.trainer.policy.contract import PolicyContract
+from trainer.model import load_model, save_model, small_llama
+from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, Sampling
+from trainer.policy.torch_engine import TorchEngine
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    save_model(small_llama(31, hidden=32, layers=2, seed=1), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def other_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("other")
+    save_model(small_llama(31, hidden=32, layers=2, seed=2), directory)
+    return directory
+
+
+@pytest.fixture
+def open_client(model_dir):
+    return lambda: TorchEngine(load_model(model_dir), slots=8)
+
+
+class TestContract(PolicyContract):
+    pass
+
+
+async def test_a_seed_fixes_the_draw(open_client):
+    async with open_client() as client:
+        sampling = Sampling(max_tokens=10, seed=3)
+        first = await client.generate([1, 2], sampling, request_id="a")
+        again = await client.generate([1, 2], sampling, request_id="b")
+        assert first.ids == again.ids
+
+
+async def test_weights_of_another_shape_change_nothing(open_client, tmp_path, model_dir):
+    async with open_client() as client:
+        save_model(small_llama(29, hidden=32, layers=2), tmp_path)
+        before = await client.generate([1, 2], Sampling(max_tokens=5, seed=1), request_id="a")
+        with pytest.raises(HandoverFailed, match="another shape"):
+            await client.update(tmp_path, 3)
+        after = await client.generate([1, 2], Sampling(max_tokens=5, seed=1), request_id="b")
+        assert before == after
+        assert client.version == 0
+
+
+async def test_a_checkpoint_that_is_cut_off_changes_nothing(open_client, tmp_path, model_dir):
+    async with open_client() as client:
+        whole = (model_dir / "model.safetensors").read_bytes()
+        (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(HandoverFailed):
+            await client.update(tmp_path, 3)
+        assert client.version == 0
+
+
+async def test_a_closed_engine_says_so(model_dir):
+    async with TorchEngine(load_model(model_dir)) as engine:
+        pass
+    with pytest.raises(PolicyUnavailable, match="closed"):
+        await engine.generate([1], Sampling(max_tokens=1), request_id="x")
+
+
+async def test_samples_follow_the_distribution(open_client, model_dir):
+    async with open_client() as client:
+        with torch.no_grad():
+            wanted = torch.softmax(load_model(model_dir)(input_ids=torch.tensor([[5]])).logits[0, -1] / 0.5, -1)
+        counts = torch.zeros(31)
+        for i in range(400):
+            got = await client.generate([5], Sampling(max_tokens=1, temperature=0.5), request_id=f"d{i}")
+            counts[got.ids[0]] += 1
+        assert (counts / 400 - wanted).abs().max() < 0.1

@@ -1,0 +1,74 @@
+"""The policy client: token ids in, token ids out.
+
+Contract (one suite, `tests/trainer/policy/contract.py`, run against every implementation):
+- `generate` returns exactly what was sampled: ids with their log-probabilities of `softmax(logits / temperature)` over the whole vocabulary
+  (no top-p, no top-k), the stop token included, and for each token the version of the weights that produced it.
+- Cancelling `generate` aborts the request where it runs; a cancelled request costs no further tokens.
+- `update` is all or nothing: after it returns, every new token comes from the new weights; when it raises, none does, or the
+  engine answers no more requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol, Self
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How to sample one continuation."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy; log-probabilities are then those at temperature 1."""
+    stop_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    """Makes the draw a function of (weights, ids, seed) where the engine can."""
+
+
+class Continuation(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sampled."""
+
+    ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: Literal["stop", "length", "abort"]
+
+
+class PolicyClient(Protocol):
+    """One serving engine, or several behind a router. Use as an async context manager."""
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Continuation:
+        """Continue `ids`. Raises: PolicyUnavailable when no engine answers within its deadline; ValueError on an empty prompt."""
+        ...
+
+    async def update(self, weights: Path, version: int) -> None:
+        """Take over the weights of a Hugging Face directory. Raises: HandoverFailed."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that new requests will see."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+class PolicyUnavailable(Exception):
+    """No engine could answer: infrastructure, the episode is retried and has no reward."""
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        self.endpoint, self.reason = endpoint, reason
+        super().__init__(f"policy {endpoint}: {reason}")
+
+
+class HandoverFailed(Exception):
+    """New weights did not arrive whole; the engine stays out of routing until they do."""
+
+    def __init__(self, endpoint: str, version: int, reason: str) -> None:
+        self.endpoint, self.version, self.reason = endpoint, version, reason
+        super().__init__(f"policy {endpoint}: hand-over of version {version} failed: {reason}")

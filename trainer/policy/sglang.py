@@ -1,0 +1,238 @@
+"""A policy served by SGLang, over its native HTTP API: ids in, ids out (`/generate`), weights from disk.
+
+The hand-over is all or nothing: new requests wait, running ones are put back into the server's queue (`pause`, mode retract), the
+weights are loaded under their version and the cache is flushed, then the server goes on and must name the new version before requests are let in
+again. Whatever fails on the way leaves the client closed to requests (`HandoverFailed`) until a later hand-over succeeds.
+
+A checkpoint whose tensors have other shapes kills the server, so shapes are compared with those of the directory it serves before it is asked.
+Probed with SGLang 0.5.20 and 0.5.23; version spans for each token need 0.5.20.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class SGLangClient:
+    """One SGLang server. Use as an async context manager; entering it probes the server and fails when it cannot do what is needed.
+
+    Args:
+        base_url: `http://host:port` of the worker itself (a router forwards `/generate` only).
+        deadline_s: for one generation, its time in the server's queue included.
+        control_deadline_s: for a whole hand-over.
+    """
+
+    def __init__(self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._deadline_s, self._control_deadline_s = deadline_s, control_deadline_s
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._version = 0
+        self._served: Path | None = None
+        self._routable = anyio.Event()
+        self._fault: HandoverFailed | None = None
+        self._handover = anyio.Lock()  # protects the server's weights: one hand-over at a time
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Continuation:
+        if not ids:
+            raise ValueError(f"request {request_id}: the prompt is empty")
+        body = {
+            "input_ids": list(ids),
+            "rid": request_id,
+            "return_logprob": True,
+            "sampling_params": {
+                "max_new_tokens": sampling.max_tokens,
+                "temperature": sampling.temperature,
+                "stop_token_ids": list(sampling.stop_ids),
+                "skip_special_tokens": False,
+                **({} if sampling.seed is None else {"sampling_seed": sampling.seed}),
+            },
+        }
+        try:
+            with anyio.fail_after(self._deadline_s):
+                await self._routable.wait()
+                if self._fault is not None:
+                    raise PolicyUnavailable(self.base_url, self._fault.reason)
+                answer = await self._post("/generate", body)
+        except TimeoutError:
+            await self._abort(request_id)
+            raise PolicyUnavailable(self.base_url, f"no answer within {self._deadline_s:g} s") from None
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._abort(request_id)
+            raise
+        return _continuation(answer, self.base_url)
+
+    async def score(self, ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of ids[1:] under the served weights, at temperature 1: the engine's side of a fingerprint."""
+        body = {
+            "input_ids": list(ids),
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+        }
+        answer = await self._post("/generate", body)
+        return [float(entry[0]) for entry in answer["meta_info"]["input_token_logprobs"][1:]]
+
+    async def update(self, weights: Path, version: int) -> None:
+        async with self._handover:
+            self._routable = anyio.Event()
+            self._fault = HandoverFailed(self.base_url, version, "the hand-over did not come to its end")
+            try:
+                with anyio.fail_after(self._control_deadline_s):
+                    await self._load(weights, version)
+            except HandoverFailed as error:
+                self._fault = error
+                raise
+            except (TimeoutError, PolicyUnavailable) as error:
+                reason = str(error) or f"not finished within {self._control_deadline_s:g} s"
+                self._fault = HandoverFailed(self.base_url, version, reason)
+                raise self._fault from error
+            else:
+                self._fault, self._version, self._served = None, version, weights
+            finally:
+                self._routable.set()
+
+    async def _load(self, weights: Path, version: int) -> None:
+        self._compare_shapes(weights, version)
+        await self._post("/pause_generation", {"mode": "retract"})
+        try:
+            answer = await self._post(
+                "/update_weights_from_disk",
+                {"model_path": str(weights), "weight_version": str(version), "flush_cache": True},
+            )
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(30):
+                await self._post("/continue_generation", {})
+        if not answer.get("success", False):
+            raise HandoverFailed(self.base_url, version, str(answer.get("message", answer)))
+        served = _version((await self._info())["weight_version"])
+        if served != version:
+            raise HandoverFailed(self.base_url, version, f"the server says that it serves version {served}")
+
+    def _compare_shapes(self, weights: Path, version: int) -> None:
+        try:
+            new = tensor_shapes(weights)
+        except (OSError, ValueError) as error:
+            raise HandoverFailed(self.base_url, version, str(error)) from error
+        if self._served is None or not self._served.is_dir():
+            return
+        old = tensor_shapes(self._served)
+        wrong = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+        if wrong:
+            raise HandoverFailed(self.base_url, version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}")
+
+    async def __aenter__(self) -> Self:
+        import aiohttp
+
+        self._http: aiohttp.ClientSession = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=10), headers=self._headers
+        )
+        try:
+            info = await self._info()
+            self._version = _version(info["weight_version"])
+            self._served = Path(info["model_path"])
+            await self._probe()
+        except BaseException:
+            await self._http.close()
+            raise
+        self._routable.set()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._http.close()
+
+    async def _probe(self) -> None:
+        """The server must take ids as they are and say which version each token came from. Raises: PolicyUnavailable."""
+        answer = await self._post(
+            "/generate", {"input_ids": [1, 2, 3], "return_logprob": True, "sampling_params": {"max_new_tokens": 1, "temperature": 1.0}}
+        )
+        if answer["meta_info"].get("prompt_tokens") != 3 or len(_continuation(answer, self.base_url).ids) != 1:
+            raise PolicyUnavailable(self.base_url, "it does not take and return token ids as they are")
+
+    async def _info(self) -> Mapping[str, Any]:
+        return await self._call("GET", "/model_info", None)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._call("POST", path, body)
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        import aiohttp
+
+        try:
+            async with self._http.request(method, self.base_url + path, json=body) as response:
+                text = await response.text()
+        except (aiohttp.ClientError, OSError) as error:
+            raise PolicyUnavailable(self.base_url, f"{path}: {error or type(error).__name__}") from error
+        if response.status >= 400:
+            raise PolicyUnavailable(self.base_url, f"{path}: HTTP {response.status}: {text[:300]}")
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = {"text": text}
+        return answer if isinstance(answer, dict) else {"answer": answer}
+
+    async def _abort(self, request_id: str) -> None:
+        """Stop a request where it runs; a server that cannot be reached has none."""
+        with anyio.move_on_after(5):
+            try:
+                await self._post("/abort_request", {"rid": request_id})
+            except PolicyUnavailable:
+                return
+
+
+def _continuation(answer: Mapping[str, Any], endpoint: str) -> Continuation:
+    try:
+        meta = answer["meta_info"]
+        pairs = meta["output_token_logprobs"]
+        ids = [int(pair[1]) for pair in pairs]
+        finish = meta["finish_reason"]["type"]
+        spans = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": len(ids)}]
+        versions = [_version(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+        logprobs = [float(pair[0]) for pair in pairs]
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise PolicyUnavailable(endpoint, f"/generate answered in an unknown form: {error!r}") from error
+    if len(versions) != len(ids):
+        raise PolicyUnavailable(endpoint, f"/generate gave versions for {len(versions)} of {len(ids)} tokens")
+    return Continuation(ids=ids, logprobs=logprobs, versions=versions, finish=finish if finish in ("stop", "length") else "abort")
+
+
+def _version(text: str) -> int:
+    """`"v3"` and `"3"` are version 3; a server started without a version serves version 0."""
+    digits = text.removeprefix("v")
+    return int(digits) if digits.isdigit() else 0
+
+
+def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors in a directory of safetensors files, from their headers. Raises: OSError, ValueError."""
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{directory} holds no safetensors file")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in files:
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
+            header = file.read(length) if 0 <= length <= 100 << 20 else b""
+            end = file.seek(0, 2)
+        if len(header) != length:
+            raise ValueError(f"{path} is cut off or no safetensors file")
+        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        if end != 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0):
+            raise ValueError(f"{path} is cut off")
+        shapes |= {name: tuple(entry["shape"]) for name, entry in entries.items()}
+    return shapes

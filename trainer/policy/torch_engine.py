@@ -1,0 +1,199 @@
+"""A policy served in this process: continuous batching with a KV cache, for small models on a CPU or one GPU.
+
+Requests join and leave the running batch at any token. The forward passes run in a worker thread, so the event loop stays free.
+When weights change, the running sequences are computed anew under the new weights and go on: their tokens carry both versions. With a
+`seed`, a draw depends on weights, prompt and seed only, up to the rounding of different batch sizes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import torch
+from anyio import to_thread
+from torch import Tensor, nn
+
+from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
+
+
+@dataclass(eq=False)
+class _Request:
+    ids: list[int]
+    prompt: int
+    sampling: Sampling
+    random: random.Random
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finish: str = ""
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+
+class TorchEngine:
+    """Serves one `torch` causal language model. Use as an async context manager.
+
+    Args:
+        model: a Hugging Face causal language model; the engine uses it in place and nobody else may while it serves.
+        slots: sequences in the running batch; more wait their turn.
+    """
+
+    def __init__(self, model: nn.Module, *, slots: int = 64, version: int = 0) -> None:
+        self._model = model.eval()
+        # transformers 5.2x renamed the argument and warns about the old name
+        self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        self._slots = slots
+        self._version = version
+        self._waiting: list[_Request] = []
+        self._running: list[_Request] = []
+        self._cache: Any = None
+        self._wake = anyio.Event()
+        self._turn = anyio.Lock()  # protects the model and the running batch: one step or one update at a time
+        self._closed = False
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Continuation:
+        if not ids:
+            raise ValueError(f"request {request_id}: the prompt is empty")
+        if self._closed:
+            raise PolicyUnavailable("in-process", "the engine is closed")
+        seed = f"{request_id}" if sampling.seed is None else f"{sampling.seed}/{len(ids)}"
+        request = _Request(ids=list(ids), prompt=len(ids), sampling=sampling, random=random.Random(seed))
+        self._waiting.append(request)
+        self._wake.set()
+        try:
+            await request.done.wait()
+        finally:
+            request.finish = request.finish or "abort"
+        if self._closed and request.finish == "abort":
+            raise PolicyUnavailable("in-process", "the engine was closed")
+        new = request.ids[request.prompt :]
+        finish: Any = request.finish
+        return Continuation(ids=new, logprobs=request.logprobs, versions=request.versions, finish=finish)
+
+    async def update(self, weights: Path, version: int) -> None:
+        from safetensors.torch import load_file
+
+        try:
+            state = await to_thread.run_sync(load_file, weights / "model.safetensors")
+        except Exception as error:
+            raise HandoverFailed("in-process", version, str(error)) from error
+        await self.update_from(state, version)
+
+    async def update_from(self, state: dict[str, Tensor], version: int) -> None:
+        """Take over tensors in memory. Shapes and names are checked before the first one is touched. Raises: HandoverFailed."""
+        own = self._model.state_dict()
+        wrong = sorted(n for n in own.keys() | state.keys() if n not in own or n not in state or own[n].shape != state[n].shape)
+        if wrong:
+            raise HandoverFailed("in-process", version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}")
+        async with self._turn:
+            with torch.no_grad():
+                for name, tensor in own.items():
+                    tensor.copy_(state[name])
+            self._version, self._cache = version, None
+
+    async def __aenter__(self) -> Self:
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._serve)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._closed = True
+        self._group.cancel_scope.cancel()
+        await self._group.__aexit__(None, None, None)
+        for request in self._running + self._waiting:
+            request.done.set()
+
+    async def _serve(self) -> None:
+        while True:
+            async with self._turn:
+                self._admit()
+                if self._running:
+                    await to_thread.run_sync(self._step)
+                    self._retire()
+                    continue
+                self._wake = anyio.Event()
+            await self._wake.wait()
+
+    def _admit(self) -> None:
+        """Aborted requests leave, waiting ones join; any change of the batch makes its cache be computed anew."""
+        kept = [r for r in self._running if not r.finish]
+        self._waiting = [r for r in self._waiting if not r.finish]
+        joining = self._waiting[: self._slots - len(kept)]
+        del self._waiting[: len(joining)]
+        if joining or len(kept) < len(self._running):
+            self._cache = None
+        self._running = kept + joining
+
+    def _retire(self) -> None:
+        finished = [r for r in self._running if r.finish]
+        if not finished:
+            return
+        for request in finished:
+            request.done.set()
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        """One token for every running request."""
+        logits = self._prefill() if self._cache is None else self._decode()
+        for request, row in zip(self._running, logits, strict=True):
+            if not request.finish:
+                _draw(request, row, self._version)
+
+    def _prefill(self) -> Tensor:
+        """Compute all running sequences from their first token: left-padded, so that the last column is the newest of each."""
+        from transformers import DynamicCache
+
+        width = max(len(r.ids) for r in self._running)
+        device = next(self._model.parameters()).device
+        ids = torch.zeros(len(self._running), width, dtype=torch.int64, device=device)
+        self._attention = torch.zeros_like(ids)
+        for row, request in enumerate(self._running):
+            ids[row, width - len(request.ids) :] = torch.tensor(request.ids, device=device)
+            self._attention[row, width - len(request.ids) :] = 1
+        positions = (self._attention.cumsum(-1) - 1).clamp(min=0)
+        self._cache = DynamicCache(config=self._model.config)
+        return self._forward(ids, positions)
+
+    def _decode(self) -> Tensor:
+        ids = torch.tensor([[r.ids[-1]] for r in self._running], device=self._attention.device)
+        self._attention = torch.cat([self._attention, torch.ones_like(ids)], dim=1)
+        return self._forward(ids, self._attention.sum(-1, keepdim=True) - 1)
+
+    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        out = self._model(
+            input_ids=ids,
+            attention_mask=self._attention,
+            position_ids=positions,
+            use_cache=True,
+            logits_to_keep=1,
+            **{self._cache_name: self._cache},
+        )
+        logits: Tensor = out.logits[:, -1].float()
+        return logits
+
+
+def _draw(request: _Request, logits: Tensor, version: int) -> None:
+    """Sample the request's next token by inversion of the cumulative distribution."""
+    sampling = request.sampling
+    logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
+    if sampling.temperature == 0:
+        token = int(logprobs.argmax())
+    else:
+        cumulative = logprobs.double().exp().cumsum(0)
+        token = int(torch.searchsorted(cumulative, request.random.random() * float(cumulative[-1])).clamp(max=len(logprobs) - 1))
+    request.ids.append(token)
+    request.logprobs.append(float(logprobs[token]))
+    request.versions.append(version)
+    if token in sampling.stop_ids:
+        request.finish = "stop"
+    elif len(request.logprobs) >= sampling.max_tokens:
+        request.finish = "length"
