@@ -58,16 +58,18 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, **inputs: Any) -> Tensor:
-        hidden: Tensor = _backbone(self.model)(**inputs).last_hidden_state
+        hidden: Tensor = backbone(self.model)(**inputs).last_hidden_state
         values: Tensor = self.head(hidden).squeeze(-1)
         return values
 
 
-def _backbone(model: nn.Module) -> Any:
+def backbone(model: nn.Module) -> Any:
+    """The model without its output layer."""
     return model.get_submodule(str(model.base_model_prefix))
 
 
-def _inputs(row: Packed) -> dict[str, Any]:
+def packed_inputs(row: Packed) -> dict[str, Any]:
+    """Arguments of a forward pass over one packed row."""
     return {"input_ids": row.ids, "position_ids": row.positions, "attention_mask": row.attention(), "use_cache": False}
 
 
@@ -91,7 +93,7 @@ def policy_logprobs(
         at = trainable.nonzero().squeeze(-1)
         if not len(at):
             continue
-        hidden = _backbone(model)(**_inputs(row)).last_hidden_state[0]
+        hidden = backbone(model)(**packed_inputs(row)).last_hidden_state[0]
         got, spread = token_logprobs(head(hidden[at - 1]), row.ids[0][at], temperature=temperature, entropy=entropy)
         logprobs = logprobs.index_put((row.source[0][at],), got)
         if spread is not None:
@@ -106,7 +108,7 @@ def critic_values(critic: Critic, batch: Columns, *, row_tokens: int) -> Tensor:
     for row in pack(batch.ids, batch.lengths, row_tokens=row_tokens):
         at = flat_mask[row.source[0]].nonzero().squeeze(-1)
         if len(at):
-            values = values.index_put((row.source[0][at],), critic(**_inputs(row))[0][at - 1])
+            values = values.index_put((row.source[0][at],), critic(**packed_inputs(row))[0][at - 1])
     return values.view_as(batch.mask)
 
 
