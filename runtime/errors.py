@@ -1,16 +1,16 @@
 """Faults of the runtime.
 
-    RuntimeFault
-    ├── UserError            bad input: names the file or option, the key, the value and the remedy; exit code 2
-    ├── TaskInvalid          a task directory that cannot be read: all problems at once
-    ├── BusClosed            publish or consume after the bus was closed: a broken invariant
-    ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
-    └── ChatError            one model call that finally failed; the subclass is the failure class
-        ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage
-        ├── ChatRejected         4xx: bad request, key or model: ends the run, the remedy is the user's
-        ├── ContextOverflow      the prompt does not fit: terminal for that item, never retried
-        ├── ContentFiltered      the endpoint refused the content: terminal for that item
-        └── BudgetExhausted      the run's ceiling is reached: drains the run, nothing is lost
+RuntimeFault
+├── UserError            bad input: names the file or option, the key, the value and the remedy; exit code 2
+├── TaskInvalid          a task directory that cannot be read: all problems at once
+├── BusClosed            publish or consume after the bus was closed: a broken invariant
+├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
+└── ChatError            one model call that finally failed; the subclass is the failure class
+    ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage
+    ├── ChatRejected         4xx: bad request, key or model: ends the run, the remedy is the user's
+    ├── ContextOverflow      the prompt does not fit: terminal for that item, never retried
+    ├── ContentFiltered      the endpoint refused the content: terminal for that item
+    └── BudgetExhausted      the run's ceiling is reached: drains the run, nothing is lost
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ class BusClosed(RuntimeFault):
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"the bus is closed (queue '{queue}')")
+
+
+class ItemConflict(RuntimeFault):
+    """An item can be in one queue at a time, and in each queue once."""
+
+    def __init__(self, queue: str, item: str) -> None:
+        self.queue, self.item = queue, item
+        super().__init__(f"item '{item}' cannot go to queue '{queue}': it was there before, or is in another one")
 
 
 class StoreError(RuntimeFault):
