@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 import uuid
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import anyio
 import pytest
@@ -18,40 +13,15 @@ from runtime.bus.protocol import Bus, QueueOptions
 from runtime.errors import UserError
 from tests.runtime.bus.contract import BusContract, take
 
-pytestmark = [
-    pytest.mark.nats,
-    pytest.mark.skipif(shutil.which("nats-server") is None, reason="no nats-server on the path"),
-]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with JetStream on a free port; it says on its log when it is ready."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    directory: Path = tmp_path_factory.mktemp("nats")
-    command = ["nats-server", "--jetstream", "--store_dir", str(directory), "--addr", "127.0.0.1", "--port", str(port)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        for line in child.stderr:
-            if "Server is ready" in line:
-                break
-        else:
-            pytest.fail(f"nats-server ended with {child.wait()}")
-        yield f"nats://127.0.0.1:{port}"
-    finally:
-        child.terminate()
-        child.stderr.close()
-        child.wait(timeout=20)
+pytestmark = pytest.mark.nats
 
 
 class TestNatsBus(BusContract):
     lease_s = 0.4
 
     @pytest.fixture(autouse=True)
-    def own_prefix(self, server: str) -> None:
-        self.url, self.prefix = server, f"t{uuid.uuid4().hex[:8]}"
+    def own_prefix(self, nats_url: str) -> None:
+        self.url, self.prefix = nats_url, f"t{uuid.uuid4().hex[:8]}"
 
     def open(self) -> AbstractAsyncContextManager[Bus]:
         return NatsBus(self.url, prefix=self.prefix)
