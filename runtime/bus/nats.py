@@ -9,7 +9,8 @@ user is done here, and each point has a test in the contract:
 - A late acknowledgement would settle a message that someone else works on: a lease knows when it ended.
 - A pull asks for one message and only when a slot is free, so no message waits in a client while its lease runs.
 
-Settling waits for the server's confirmation. `delayed` counts as `leased`: the server does not tell them apart.
+Settling waits for the server's confirmation. `delayed` counts as `leased`: the server does not tell them apart. All of
+it is one module, the only one that knows the client.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CONNECT_S = 5.0
 _CONSUMER = "workers"
 _PULL_S = 20.0
 """One pull request lingers so long at the server; then the next."""
-_CONFIRM_S = 10.0
+_CONFIRM_S = 3.0
 _ROOM_S = 1.0
 """A publisher that waits for room looks again after so long, should the message about it be lost."""
 _REMEMBERED_S = 24 * 3600.0
@@ -112,12 +113,19 @@ class _Queue:
             self.bus.check_open(self.queue)
 
     async def _published(self, token: str, payload: bytes, once: str) -> bool:
-        from nats.js.errors import APIError
+        """False: no room, or no answer, as while the server restarts. The id keeps a second try from queueing twice."""
+        from nats.errors import ConnectionClosedError, ConnectionReconnectingError
+        from nats.errors import TimeoutError as NatsTimeout
+        from nats.js.errors import APIError, NoStreamResponseError
 
         try:
             await self.bus.jetstream.publish(
                 self.names.subject(token), payload, timeout=_CONFIRM_S, headers={"Nats-Msg-Id": once}
             )
+        except (NatsTimeout, NoStreamResponseError, ConnectionReconnectingError):
+            return False
+        except ConnectionClosedError:
+            raise BusClosed(self.queue) from None
         except APIError as error:
             if error.err_code != _FULL:
                 raise
@@ -220,24 +228,37 @@ class NatsDelivery:
 
     async def reject(self, reason: str) -> None:
         if self.live:
-            await self._queue.bury(self._envelope, reason, self.attempt)
-            await self._settle(b"+TERM")
+            await self._bury(reason, self.attempt)
 
     async def give_up(self) -> None:
         """The last lease ran out, which shows only when it is delivered once more."""
         attempts = self._queue.options.max_attempts
-        await self._queue.bury(self._envelope, f"{attempts} deliveries, the last: the lease ran out", attempts)
-        await self._settle(b"+TERM")
+        await self._bury(f"{attempts} deliveries, the last: the lease ran out", attempts)
+
+    async def _bury(self, reason: str, attempts: int) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._queue.bury(self._envelope, reason, attempts)
+            await self._settle(b"+TERM")
 
     async def _settle(self, answer: bytes) -> None:
+        """Shielded: half said, it would be neither ours to give back nor settled until the lease runs out."""
         self._settled = True
+        with anyio.CancelScope(shield=True):
+            await self._confirm(answer)
+            if not answer.startswith(b"-NAK"):
+                await self._queue.bus.client.publish(self._queue.names.room)
         self._changed.notify()
-        await self._confirm(answer)
-        if not answer.startswith(b"-NAK"):
-            await self._queue.bus.client.publish(self._queue.names.room)
 
     async def _confirm(self, answer: bytes) -> None:
-        await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
+        from nats.errors import ConnectionClosedError, NoRespondersError
+        from nats.errors import TimeoutError as NatsTimeout
+
+        try:
+            await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
+        except (NatsTimeout, NoRespondersError):
+            pass  # not heard: the lease runs out and it is delivered again, which every consumer bears
+        except ConnectionClosedError:
+            raise BusClosed(self._queue.queue) from None
 
 
 class NatsBus:
@@ -249,6 +270,7 @@ class NatsBus:
     def __init__(self, url: str, *, prefix: str = "termloom") -> None:
         self._url, self._prefix = url, prefix
         self._queues: dict[str, _Queue] = {}
+        self._consumers: set[_Deliveries] = set()
         self.client: Client
         self.jetstream: Any
         self._closed = False
@@ -259,7 +281,14 @@ class NatsBus:
 
         try:
             with anyio.fail_after(CONNECT_S):  # the client by itself tries for two minutes
-                self.client = await nats.connect(self._url, name="termloom", error_cb=_quiet, closed_cb=self._on_closed)
+                self.client = await nats.connect(
+                    self._url,
+                    name="termloom",
+                    reconnect_time_wait=0.5,
+                    error_cb=_quiet,
+                    closed_cb=self._on_closed,
+                    reconnected_cb=self._on_reconnected,
+                )
         except (OSError, TimeoutError, nats.errors.Error) as error:
             reason = str(error) or f"none within {CONNECT_S:g} s"
             raise UserError(self._url, f"no NATS server answers: {reason}", "Start one with JetStream on") from None
@@ -276,6 +305,10 @@ class NatsBus:
         self._closed = True
         for queue in self._queues.values():
             queue.room.notify()
+
+    async def _on_reconnected(self) -> None:
+        for consumer in self._consumers:
+            consumer.ask_again()
 
     def check_open(self, queue: str) -> None:
         if self._closed:
@@ -295,9 +328,11 @@ class NatsBus:
         self.check_open(queue)
         deliveries = _Deliveries(self._queues[queue], slots)
         await deliveries.enter()
+        self._consumers.add(deliveries)
         try:
             yield deliveries
         finally:
+            self._consumers.discard(deliveries)
             with anyio.CancelScope(shield=True):
                 await deliveries.leave()
 
@@ -366,6 +401,11 @@ class _Deliveries:
         for delivery in [*self._held, *[await self._delivery(message) for message in self._arrived]]:
             await delivery.nack()
 
+    def ask_again(self) -> None:
+        """The request that lingered at the server is gone."""
+        self._asked_until = 0.0
+        self._changed.notify()
+
     def __aiter__(self) -> Self:
         return self
 
@@ -408,10 +448,9 @@ class _Deliveries:
 
     async def _on_message(self, message: Msg) -> None:
         """A message, or the server's word that the request has ended without one."""
-        self._asked_until = 0.0
         if not (message.headers or {}).get("Status"):
             self._arrived.append(message)
-        self._changed.notify()
+        self.ask_again()
 
 
 async def _quiet(_: Exception) -> None:

@@ -12,6 +12,7 @@ from runtime.bus.nats import NatsBus
 from runtime.bus.protocol import Bus, QueueOptions
 from runtime.errors import UserError
 from tests.runtime.bus.contract import BusContract, take
+from tests.runtime.conftest import NatsServer
 
 pytestmark = pytest.mark.nats
 
@@ -74,6 +75,27 @@ class TestNatsBus(BusContract):
                 await (await take(deliveries)).ack()
             status = await bus.jetstream.stream_info(f"OBJ_{self.prefix}-work-bodies")
             assert status.state.bytes < 1 << 20
+
+    async def test_a_server_that_restarts_loses_nothing(self, nats_server: NatsServer):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="before")
+            async with bus.consume("work", slots=3) as deliveries:
+                held = await take(deliveries)
+                nats_server.stop()
+                async with anyio.create_task_group() as group:
+
+                    async def publish():
+                        await bus.publish("work", b"", key="meanwhile")
+
+                    group.start_soon(publish)
+                    await anyio.to_thread.run_sync(nats_server.start)
+                    meanwhile = await take(deliveries)
+                assert (held.key, meanwhile.key) == ("before", "meanwhile")
+                await held.ack()
+                await meanwhile.ack()
+            state = await bus.state("work")
+            assert (state.ready, state.leased) == (0, 0)
 
     async def test_a_name_that_is_no_token_is_refused(self):
         async with self.open() as bus:
