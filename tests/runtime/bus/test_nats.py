@@ -1,0 +1,110 @@
+"""The NATS bus against a real server."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+import pytest
+
+from runtime.bus.nats import NatsBus
+from runtime.bus.protocol import Bus, QueueOptions
+from runtime.errors import UserError
+from tests.runtime.bus.contract import BusContract, take
+from tests.runtime.conftest import NatsServer
+
+pytestmark = pytest.mark.nats
+
+
+class TestNatsBus(BusContract):
+    lease_s = 0.4
+
+    @pytest.fixture(autouse=True)
+    def own_prefix(self, nats_url: str) -> None:
+        self.url, self.prefix = nats_url, f"t{uuid.uuid4().hex[:8]}"
+
+    def open(self) -> AbstractAsyncContextManager[Bus]:
+        return NatsBus(self.url, prefix=self.prefix)
+
+    async def test_two_processes_share_a_queue_and_survive_each_other(self):
+        async with self.open() as ours:
+            await ours.declare("work", self.options())
+            async with self.open() as theirs:
+                await theirs.declare("work", self.options())
+                await theirs.publish("work", b"x", key="a")
+                await ours.publish("work", b"y", key="a")
+                async with theirs.consume("work", slots=1) as deliveries:
+                    assert (await take(deliveries)).attempt == 1
+            async with ours.consume("work", slots=1) as deliveries:
+                again = await take(deliveries)
+                assert (again.body, again.attempt) == (b"x", 2)
+                await again.ack()
+
+    async def test_room_made_by_another_process_is_heard(self):
+        async with self.open() as ours, self.open() as theirs:
+            for bus in (ours, theirs):
+                await bus.declare("work", self.options(capacity=1))
+            await ours.publish("work", b"", key="a")
+            async with anyio.create_task_group() as group, theirs.consume("work", slots=1) as deliveries:
+
+                async def publish():
+                    await ours.publish("work", b"", key="b")
+
+                group.start_soon(publish)
+                for key in ("a", "b"):
+                    delivery = await take(deliveries)
+                    assert delivery.key == key
+                    await delivery.ack()
+
+    async def test_a_queue_declared_again_with_other_options_takes_them(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(capacity=1))
+            await bus.declare("work", self.options(capacity=2))
+            with anyio.fail_after(20):
+                await bus.publish("work", b"", key="a")
+                await bus.publish("work", b"", key="b")
+
+    async def test_a_settled_big_body_leaves_the_object_store(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", bytes(2 << 20), key="big")
+            stored = await bus.jetstream.object_store(f"{self.prefix}-work-bodies")
+            assert len(await stored.list()) == 1
+            async with bus.consume("work", slots=1) as deliveries:
+                await (await take(deliveries)).ack()
+            status = await bus.jetstream.stream_info(f"OBJ_{self.prefix}-work-bodies")
+            assert status.state.bytes < 1 << 20
+
+    async def test_a_server_that_restarts_loses_nothing(self, nats_server: NatsServer):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="before")
+            async with bus.consume("work", slots=3) as deliveries:
+                held = await take(deliveries)
+                nats_server.stop()
+                async with anyio.create_task_group() as group:
+
+                    async def publish():
+                        await bus.publish("work", b"", key="meanwhile")
+
+                    group.start_soon(publish)
+                    await anyio.to_thread.run_sync(nats_server.start)
+                    meanwhile = await take(deliveries)
+                assert (held.key, meanwhile.key) == ("before", "meanwhile")
+                await held.ack()
+                await meanwhile.ack()
+            state = await bus.state("work")
+            assert (state.ready, state.leased) == (0, 0)
+
+    async def test_a_name_that_is_no_token_is_refused(self):
+        async with self.open() as bus:
+            with pytest.raises(ValueError, match="letters, digits"):
+                await bus.declare("a.b", QueueOptions())
+
+
+async def test_no_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("runtime.bus.nats.CONNECT_S", 0.2)
+    with pytest.raises(UserError, match="no NATS server answers"):
+        async with NatsBus("nats://127.0.0.1:1"):
+            pass
