@@ -67,7 +67,7 @@ def set_up(scripts):
     for script in scripts:
         done = bash("-c", script)
         if done.returncode:
-            return done.stderr.decode(errors="replace")
+            return "exit code %d: %s" % (done.returncode, done.stderr.decode(errors="replace"))
     return ""
 
 

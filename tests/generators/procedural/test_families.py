@@ -30,7 +30,7 @@ def test_piece_keeps_every_promise(ground: Ground, family: Family, depth: int) -
 @pytest.mark.slow
 @pytest.mark.parametrize("family", library.FAMILIES, ids=lambda family: family.name)
 def test_many_seeds_keep_every_promise(ground: Ground, family: Family) -> None:
-    found = {seed: problems_of(ground, family, seed, family.depths[seed % len(family.depths)]) for seed in range(100, 112)}
+    found = {seed: problems_of(ground, family, seed, family.depths[seed % len(family.depths)]) for seed in range(100, 103)}
     assert {seed: problems for seed, problems in found.items() if problems} == {}
 
 
