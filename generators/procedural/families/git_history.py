@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from generators.procedural import repository, words
+from generators.procedural.checks import check
 from generators.procedural.family import Piece, Place
 from generators.procedural.repository import Commit
 from generators.procedural.reports import report
@@ -14,7 +15,7 @@ from generators.procedural.steps import Step, assemble
 
 name = "git-history"
 category = "version control"
-tools = ("git", "sort", "uniq", "sed", "head")
+tools: tuple[str, ...] = ("git", "sort", "uniq", "sed", "head")
 depths = range(1, 6)
 
 
@@ -52,8 +53,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         files=(),
         setup=(_setup(history),),
         initial_checks=(
-            f"def test_{history.repo.replace('-', '_')}_repository_present() -> None:\n"
-            f"    assert run('git', 'rev-list', '--count', 'main', cwd={repo!r}).strip() == '{len(history.commits)}'\n",
+            check(repo, "history", f"assert run('git', 'rev-list', '--count', 'main', cwd=path).strip() == '{len(history.commits)}'"),
         ),
     )
 
@@ -105,7 +105,7 @@ def _setup(history: History) -> str:
         commands += repository.save(commit)
         if index in history.tags:
             commands.append(f"git tag v1.{history.tags.index(index)}")
-    return " && ".join(commands)
+    return f"({' && '.join(commands)})"
 
 
 def _authors(rng: random.Random, history: History, place: Place) -> Step:

@@ -18,7 +18,7 @@ from generators.procedural.steps import Step, assemble, slip
 
 name = "git-repair"
 category = "version control"
-tools = ("git", "sed")
+tools: tuple[str, ...] = ("git", "sed")
 depths = range(1, 6)
 
 
@@ -39,9 +39,9 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         ),
         steps=steps,
         files=(),
-        setup=tuple(" && ".join(repo.setup) for repo in repos),
+        setup=tuple(f"({' && '.join(repo.setup)})" for repo in repos),
         initial_checks=tuple(
-            check(repo.path, "is_a_repository", "run('git', 'rev-parse', 'main', cwd=PATH)") for repo in repos
+            check(repo.path, "is_a_repository", "run('git', 'rev-parse', 'main', cwd=path)") for repo in repos
         ),
     )
 
@@ -80,19 +80,19 @@ class Repo:
         return subject
 
     def check(self, form: str, *body: str) -> str:
-        return check(self.path, form, "\n".join(body))
+        return check(self.path, form, *body)
 
     def log_is(self, branch: str, subjects: Sequence[str]) -> str:
         return self.check(
             f"log_of_{branch.replace('-', '_')}",
-            f"found = run('git', 'log', '--format=%s', 'refs/heads/{branch}', '--', cwd=PATH).splitlines()",
+            f"found = run('git', 'log', '--format=%s', 'refs/heads/{branch}', '--', cwd=path).splitlines()",
             f"assert found == {list(subjects)!r}, f'commits on {branch}: {{found}}'",
         )
 
     def content_is(self, branch: str, path: str, lines: Sequence[str]) -> str:
         return self.check(
             f"content_on_{branch.replace('-', '_')}",
-            f"found = run('git', 'show', 'refs/heads/{branch}:{path}', cwd=PATH).splitlines()",
+            f"found = run('git', 'show', 'refs/heads/{branch}:{path}', cwd=path).splitlines()",
             f"assert found == {list(lines)!r}, '{path} on {branch} differs'",
         )
 
@@ -174,7 +174,7 @@ def _bad_commit(repo: Repo) -> Step:
             repo.content_is("main", path, good),
             repo.check(
                 "history_of_main",
-                "found = run('git', 'log', '--format=%s', 'main', cwd=PATH).splitlines()",
+                "found = run('git', 'log', '--format=%s', 'main', cwd=path).splitlines()",
                 f"assert found[1:] == {repo.log!r}, f'commits on main: {{found}}'",
             ),
         ),
@@ -216,9 +216,9 @@ def _open_merge(repo: Repo) -> Step:
             repo.content_is("main", path, merged),
             repo.check(
                 "is_merged",
-                "parents = run('git', 'log', '-1', '--format=%P', 'main', cwd=PATH).split()",
+                "parents = run('git', 'log', '-1', '--format=%P', 'main', cwd=path).split()",
                 "assert len(parents) == 2, f'the tip of main has {len(parents)} parents'",
-                f"assert run('git', 'rev-parse', {branch!r}, cwd=PATH).strip() in parents, 'that branch is not merged'",
+                f"assert run('git', 'rev-parse', {branch!r}, cwd=path).strip() in parents, 'that branch is not merged'",
             ),
         ),
         mistakes=(
@@ -249,7 +249,7 @@ def _old_stash(repo: Repo) -> Step:
             repo.content_is("main", path, lines),
             repo.check(
                 "stashes",
-                "found = run('git', 'stash', 'list', '--format=%gs', cwd=PATH).splitlines()",
+                "found = run('git', 'stash', 'list', '--format=%gs', cwd=path).splitlines()",
                 f"assert found == ['On main: {other}'], f'stashes: {{found}}'",
             ),
         ),

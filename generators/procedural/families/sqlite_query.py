@@ -15,7 +15,7 @@ from generators.procedural.tables import Trade, draw_trade
 
 name = "sqlite-query"
 category = "database"
-tools = ("sqlite3",)
+tools: tuple[str, ...] = ("sqlite3",)
 depths = range(1, 6)
 
 
@@ -40,7 +40,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         setup=(f"sqlite3 {db} < load.sql",),
         initial_checks=(
             present(place.directory, (source.path.rsplit("/", 1)[1],)),
-            check(path, "is_loaded", f"assert query(PATH, 'SELECT count(*) FROM {trade.table}') == [[{len(trade.entries)}]]"),
+            check(path, "is_loaded", f"assert query(path, 'SELECT count(*) FROM {trade.table}') == [[{len(trade.entries)}]]"),
         ),
         guards=(unchanged(source.path, source.data),),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from generators.procedural.tables import Trade, draw_trade, with_flaws
 
 name = "sqlite-schema"
 category = "database"
-tools = ("sqlite3",)
+tools: tuple[str, ...] = ("sqlite3",)
 depths = range(1, 6)
 
 
@@ -46,7 +46,7 @@ def _rows_are(path: str, trade: Trade) -> str:
     rows = sorted([row.id, row.owner, row.day, row.amount, row.status] for row in trade.entries)
     listed = "".join(f"    {row!r},\n" for row in rows)
     columns = f"id, {trade.owner}_id, day, {trade.measure}, status"
-    return check(path, "rows", f"expected = [\n{listed}]\nassert query(PATH, 'SELECT {columns} FROM {trade.table} ORDER BY id') == expected")
+    return check(path, "rows", f"expected = [\n{listed}]\nassert query(path, 'SELECT {columns} FROM {trade.table} ORDER BY id') == expected")
 
 
 def _tidied(trade: Trade) -> Trade:
@@ -118,8 +118,8 @@ def _index(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
             check(
                 path,
                 "index",
-                f"assert query(PATH, \"SELECT tbl_name FROM sqlite_master WHERE type = 'index' AND name = '{index}'\") == [['{table}']]\n"
-                f"assert query(PATH, \"SELECT name FROM pragma_index_info('{index}') ORDER BY seqno\") == [['{key}'], ['day']]",
+                f"assert query(path, \"SELECT tbl_name FROM sqlite_master WHERE type = 'index' AND name = '{index}'\") == [['{table}']]\n"
+                f"assert query(path, \"SELECT name FROM pragma_index_info('{index}') ORDER BY seqno\") == [['{key}'], ['day']]",
             ),
         ),
         mistakes=(
@@ -144,7 +144,7 @@ def _column(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
         ),
         thought="Add the column, then fill it with a correlated maximum; max over nothing is NULL.",
         command=_run(db, f"{add}; UPDATE {owners} SET {column} = (SELECT max(day) {days})"),
-        checks=(check(path, "column", f"assert query(PATH, 'SELECT id, {column} FROM {owners} ORDER BY id') == {last!r}"),),
+        checks=(check(path, "column", f"assert query(path, 'SELECT id, {column} FROM {owners} ORDER BY id') == {last!r}"),),
         mistakes=(
             slip("analysis_error", _run(db, f"{add}; UPDATE {owners} SET {column} = (SELECT min(day) {days})"), "One day per row from the subquery is enough.", *drop),
             slip("requirement_violation", _run(db, f"{add}; UPDATE {owners} SET {column} = coalesce((SELECT max(day) {days}), '')"), "An empty text is tidier than NULL.", *drop),
@@ -171,8 +171,8 @@ def _view(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
             check(
                 path,
                 "view",
-                f"assert query(PATH, \"SELECT type FROM sqlite_master WHERE name = '{view}'\") == [['view']]\n"
-                f"assert query(PATH, 'SELECT name, days FROM {view} ORDER BY name') == {rows!r}",
+                f"assert query(path, \"SELECT type FROM sqlite_master WHERE name = '{view}'\") == [['view']]\n"
+                f"assert query(path, 'SELECT name, days FROM {view} ORDER BY name') == {rows!r}",
             ),
         ),
         mistakes=(
