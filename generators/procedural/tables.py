@@ -87,20 +87,31 @@ def draw_trade(rng: random.Random) -> Trade:
     slots = [(row.id, offset) for row in owners[:-1] for offset in rng.sample(range(90), rng.randint(2, 5))]
     rng.shuffle(slots)
     entries = tuple(
-        Entry(id=100 + number, owner=who, day=(first + timedelta(days=offset)).strftime("%Y-%m-%d"), amount=rng.randint(3, 480), status=rng.choice(statuses))
+        Entry(
+            id=100 + number,
+            owner=who,
+            day=(first + timedelta(days=offset)).strftime("%Y-%m-%d"),
+            amount=rng.randint(3, 480),
+            status=rng.choice(statuses),
+        )
         for number, (who, offset) in enumerate(slots, 1)
-    )  # fmt: skip
+    )
     return Trade(owner=owner, table=table, measure=measure, statuses=statuses, owners=owners, entries=entries)
 
 
 def with_flaws(rng: random.Random, trade: Trade) -> Trade:
     """The same with uneven spelling of the status and with some entries repeated under a later id."""
-    spelled = [replace(row, status=rng.choice((str, str, str.upper, str.title, " {} ".format))(row.status)) for row in trade.entries]
+    spelled = [
+        replace(row, status=rng.choice((str, str, str.upper, str.title, " {} ".format))(row.status))
+        for row in trade.entries
+    ]
     spelled[0] = replace(spelled[0], status=f" {trade.entries[0].status.title()}")
     again = [replace(row, id=500 + number) for number, row in enumerate(rng.sample(spelled, rng.randint(3, 5)), 1)]
     return replace(trade, entries=(*spelled, *again))
 
 
 def _insert(table: str, rows: Iterable[tuple[int | str, ...]]) -> str:
-    values = ",\n".join("  (" + ", ".join(f"'{cell}'" if isinstance(cell, str) else str(cell) for cell in row) + ")" for row in rows)
+    values = ",\n".join(
+        "  (" + ", ".join(f"'{cell}'" if isinstance(cell, str) else str(cell) for cell in row) + ")" for row in rows
+    )
     return f"INSERT INTO {table} VALUES\n{values};"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from generators.procedural import repository, words
 from generators.procedural.checks import check
 from generators.procedural.family import Piece, Place
-from generators.procedural.repository import Commit
 from generators.procedural.reports import report
+from generators.procedural.repository import Commit
 from generators.procedural.steps import Step, assemble
 
 name = "git-history"
@@ -53,7 +53,11 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         files=(),
         setup=(_setup(history),),
         initial_checks=(
-            check(repo, "history", f"assert run('git', 'rev-list', '--count', 'main', cwd=path).strip() == '{len(history.commits)}'"),
+            check(
+                repo,
+                "history",
+                f"assert run('git', 'rev-list', '--count', 'main', cwd=path).strip() == '{len(history.commits)}'",
+            ),
         ),
     )
 
@@ -95,8 +99,13 @@ def _history(rng: random.Random) -> History:
     first = rng.randint(3, 5)
     return History(
         repo=rng.choice(words.PROJECTS) + "-" + rng.choice(("docs", "site", "tool", "kit", "handbook")),
-        commits=tuple(commits), paths=paths, word=word, added=added, removed=removed, tags=(first, first + rng.randint(4, 6)),
-    )  # fmt: skip
+        commits=tuple(commits),
+        paths=paths,
+        word=word,
+        added=added,
+        removed=removed,
+        tags=(first, first + rng.randint(4, 6)),
+    )
 
 
 def _setup(history: History) -> str:
@@ -114,7 +123,9 @@ def _authors(rng: random.Random, history: History, place: Place) -> Step:
     target = f"{place.directory}/authors.txt"
     log = f"git -C {history.repo} log main --format=%an | sort | uniq -c"
     return report(
-        place, "authors.txt", lines,
+        place,
+        "authors.txt",
+        lines,
         log + " | sort -k1,1nr -k2 | sed 's/^ *//'",
         says=(
             f"Write {target}: one line for each author on main, the number of commits, one blank, the author's name; most commits first, equal counts in alphabetical order of the name.",
@@ -123,10 +134,18 @@ def _authors(rng: random.Random, history: History, place: Place) -> Step:
         ),
         thought="I count author names with uniq and sort by count, then by name.",
         slips=(
-            ("requirement_violation", log + " | sort -k1,1n -k2 | sed 's/^ *//'", "A numeric sort by the first column puts them in order."),
-            ("hallucination", f"git -C {history.repo} shortlog --counts-only main", "git shortlog can print just the counts."),
+            (
+                "requirement_violation",
+                log + " | sort -k1,1n -k2 | sed 's/^ *//'",
+                "A numeric sort by the first column puts them in order.",
+            ),
+            (
+                "hallucination",
+                f"git -C {history.repo} shortlog --counts-only main",
+                "git shortlog can print just the counts.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _month(rng: random.Random, history: History, place: Place) -> Step:
@@ -140,7 +159,9 @@ def _month(rng: random.Random, history: History, place: Place) -> Step:
     log = f"TZ=UTC git -C {history.repo} log main"
     window = f"--since={month}-01T00:00:00Z --until={after}-01T00:00:00Z --format=%s"
     return report(
-        place, file, lines,
+        place,
+        file,
+        lines,
         f"{log} --reverse {window}",
         says=(
             f"List the subjects of all commits on main dated in {month} (UTC), one per line, oldest first, in {target}.",
@@ -150,9 +171,13 @@ def _month(rng: random.Random, history: History, place: Place) -> Step:
         thought="The log limited to that month, reversed so that the oldest comes first.",
         slips=(
             ("requirement_violation", f"{log} {window}", "git log with --since and --until gives the month."),
-            ("analysis_error", f"{log} --reverse --since={after}-01T00:00:00Z --format=%s", "Everything since the end of that month should be what is meant."),
+            (
+                "analysis_error",
+                f"{log} --reverse --since={after}-01T00:00:00Z --format=%s",
+                "Everything since the end of that month should be what is meant.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _blame(rng: random.Random, history: History, place: Place) -> Step:
@@ -160,7 +185,9 @@ def _blame(rng: random.Random, history: History, place: Place) -> Step:
     target = f"{place.directory}/line-author.txt"
     git = f"git -C {history.repo}"
     return report(
-        place, "line-author.txt", [author],
+        place,
+        "line-author.txt",
+        [author],
         f"{git} blame -L {number},{number} --porcelain main -- {path} | sed -n 's/^author //p'",
         says=(
             f"Write the name of the author who last changed line {number} of {path} on main to {target}, the name alone.",
@@ -169,10 +196,18 @@ def _blame(rng: random.Random, history: History, place: Place) -> Step:
         ),
         thought="Blame for exactly that line, in porcelain form, has the author on a line of its own.",
         slips=(
-            ("analysis_error", f"{git} log -1 --format=%an main -- {path}", f"Whoever touched {path} last will have written that line."),
-            ("command_error", f"{git} blame -L {number} main {path} | cut -d' ' -f2", "The second column of blame is the author."),
+            (
+                "analysis_error",
+                f"{git} log -1 --format=%an main -- {path}",
+                f"Whoever touched {path} last will have written that line.",
+            ),
+            (
+                "command_error",
+                f"{git} blame -L {number} main {path} | cut -d' ' -f2",
+                "The second column of blame is the author.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _blameable(history: History) -> list[tuple[str, int, str]]:
@@ -200,7 +235,9 @@ def _busiest(rng: random.Random, history: History, place: Place) -> Step:
     count = "sort | uniq -c | sort -k1,1nr -k2"
     turn = "awk '{print $2, $1}'"
     return report(
-        place, "busiest.txt", lines,
+        place,
+        "busiest.txt",
+        lines,
         f"{log} | {count} | head -3 | {turn}",
         says=(
             f"Put the three files that were touched by the most commits on main into {target}: path as git shows it, one blank, number of commits; most first, equal numbers in alphabetical order of the path.",
@@ -209,10 +246,18 @@ def _busiest(rng: random.Random, history: History, place: Place) -> Step:
         ),
         thought="Names of the changed files of each commit, counted; the first three, path first.",
         slips=(
-            ("requirement_violation", f"{log} | {count} | head -3 | sed 's/^ *//'", "uniq -c already prints both columns."),
-            ("analysis_error", f"git -C {history.repo} ls-files | xargs -I{{}} wc -l {history.repo}/{{}} | sort -nr | head -3 | {turn}", "The longest files will be the ones that changed most."),
+            (
+                "requirement_violation",
+                f"{log} | {count} | head -3 | sed 's/^ *//'",
+                "uniq -c already prints both columns.",
+            ),
+            (
+                "analysis_error",
+                f"git -C {history.repo} ls-files | xargs -I{{}} wc -l {history.repo}/{{}} | sort -nr | head -3 | {turn}",
+                "The longest files will be the ones that changed most.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _introduced(rng: random.Random, history: History, place: Place) -> Step:
@@ -220,7 +265,9 @@ def _introduced(rng: random.Random, history: History, place: Place) -> Step:
     target = f"{place.directory}/introduced.txt"
     search = f"git -C {history.repo} log main"
     return report(
-        place, "introduced.txt", [history.commits[history.added].subject],
+        place,
+        "introduced.txt",
+        [history.commits[history.added].subject],
         f"{search} --reverse --format=%s -S'codename {word}' -- {path} | head -1",
         says=(
             f"The text `codename {word}` was once in {path} and is gone by now: write the subject of the commit on main that introduced it to {target}.",
@@ -229,10 +276,18 @@ def _introduced(rng: random.Random, history: History, place: Place) -> Step:
         ),
         thought="The pickaxe finds commits that change the number of occurrences; the oldest of them added it.",
         slips=(
-            ("analysis_error", f"{search} -1 --format=%s -S'codename {word}' -- {path}", "The pickaxe search gives the commit, one result is enough."),
-            ("command_error", f"{search} --format=%s --grep='codename {word}' -- {path}", "Searching the log for the text finds the commit."),
+            (
+                "analysis_error",
+                f"{search} -1 --format=%s -S'codename {word}' -- {path}",
+                "The pickaxe search gives the commit, one result is enough.",
+            ),
+            (
+                "command_error",
+                f"{search} --format=%s --grep='codename {word}' -- {path}",
+                "Searching the log for the text finds the commit.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _between(rng: random.Random, history: History, place: Place) -> Step:
@@ -241,7 +296,9 @@ def _between(rng: random.Random, history: History, place: Place) -> Step:
     target = f"{place.directory}/release-notes.txt"
     log = f"git -C {history.repo} log --format=%s"
     return report(
-        place, "release-notes.txt", lines,
+        place,
+        "release-notes.txt",
+        lines,
         f"{log} v1.0..v1.1",
         says=(
             f"Save the subjects of the commits that came after tag v1.0, up to and including tag v1.1, one per line and newest first, to {target}.",
@@ -251,6 +308,10 @@ def _between(rng: random.Random, history: History, place: Place) -> Step:
         thought="The range v1.0..v1.1 is exactly that, and the log's own order is newest first.",
         slips=(
             ("analysis_error", f"{log} v1.1", "The log of the tag v1.1 is what the release contains."),
-            ("requirement_violation", f"{log} --reverse v1.0..v1.1", "Release notes read best from the oldest change to the newest."),
+            (
+                "requirement_violation",
+                f"{log} --reverse v1.0..v1.1",
+                "Release notes read best from the oldest change to the newest.",
+            ),
         ),
-    )  # fmt: skip
+    )

@@ -115,13 +115,31 @@ def _lost_branch(repo: Repo) -> Step:
         ),
         thought="The commit is no longer on any branch, but the reflog of HEAD still knows it.",
         command=f"""{git} branch {branch} "$({git} log -g -1 --format=%H --grep='{subject}')" """.strip(),
-        checks=(repo.log_is(branch, [subject, *repo.log]), repo.content_is(branch, path, lines), repo.log_is("main", repo.log)),
-        mistakes=(
-            slip("analysis_error", f"{git} branch {branch}", "Creating the branch again brings back what was on it.", f"{git} branch -D {branch}"),
-            slip("hallucination", f"{git} branch --undelete {branch}", "git has an option to undo the deletion of a branch."),
-            slip("verification_failure", f"""{git} checkout -q "$({git} log -g -1 --format=%H --grep='{subject}')" """.strip(), "The files of that commit are back in the directory.", f"{git} switch -q main"),
+        checks=(
+            repo.log_is(branch, [subject, *repo.log]),
+            repo.content_is(branch, path, lines),
+            repo.log_is("main", repo.log),
         ),
-    )  # fmt: skip
+        mistakes=(
+            slip(
+                "analysis_error",
+                f"{git} branch {branch}",
+                "Creating the branch again brings back what was on it.",
+                f"{git} branch -D {branch}",
+            ),
+            slip(
+                "hallucination",
+                f"{git} branch --undelete {branch}",
+                "git has an option to undo the deletion of a branch.",
+            ),
+            slip(
+                "verification_failure",
+                f"""{git} checkout -q "$({git} log -g -1 --format=%H --grep='{subject}')" """.strip(),
+                "The files of that commit are back in the directory.",
+                f"{git} switch -q main",
+            ),
+        ),
+    )
 
 
 def _wrong_branch(repo: Repo) -> Step:
@@ -148,11 +166,29 @@ def _wrong_branch(repo: Repo) -> Step:
             repo.content_is(right, path, lines),
         ),
         mistakes=(
-            slip("requirement_violation", f"{git} switch -q {right} && {git} cherry-pick {wrong}", "With the commit on the right branch all is well.", f"{git} switch -q main", f"{git} branch -f {right} {right}~1"),
-            slip("command_error", f"{git} switch -q {right} && {git} merge -q --no-edit {wrong} && {git} branch -f {wrong} {wrong}~1", "A merge brings the commit over.", f"{git} branch -f {wrong} {right}^2", f"{git} reset -q --hard HEAD~1", f"{git} switch -q main"),
-            slip("analysis_error", f"{git} branch -f {wrong} {wrong}~1", "Taking the commit off the wrong branch moves it back.", f"{git} branch -f {wrong} {wrong}@{{1}}"),
+            slip(
+                "requirement_violation",
+                f"{git} switch -q {right} && {git} cherry-pick {wrong}",
+                "With the commit on the right branch all is well.",
+                f"{git} switch -q main",
+                f"{git} branch -f {right} {right}~1",
+            ),
+            slip(
+                "command_error",
+                f"{git} switch -q {right} && {git} merge -q --no-edit {wrong} && {git} branch -f {wrong} {wrong}~1",
+                "A merge brings the commit over.",
+                f"{git} branch -f {wrong} {right}^2",
+                f"{git} reset -q --hard HEAD~1",
+                f"{git} switch -q main",
+            ),
+            slip(
+                "analysis_error",
+                f"{git} branch -f {wrong} {wrong}~1",
+                "Taking the commit off the wrong branch moves it back.",
+                f"{git} branch -f {wrong} {wrong}@{{1}}",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _bad_commit(repo: Repo) -> Step:
@@ -179,11 +215,26 @@ def _bad_commit(repo: Repo) -> Step:
             ),
         ),
         mistakes=(
-            slip("analysis_error", f"{git} revert --no-edit HEAD", f"The broken change is the newest commit, `{last}` only came with it.", f"{git} reset -q --hard HEAD~1"),
-            slip("requirement_violation", f"""{git} reset -q --hard "$({git} log -1 --format=%H --grep='{bad}' main)~1" """.strip(), "Going back to the state before that commit undoes it.", f"{git} reset -q --hard ORIG_HEAD"),
-            slip("verification_failure", f"""{git} revert --no-commit "$({git} log -1 --format=%H --grep='{bad}' main)" """.strip(), f"{path} looks right again in the working tree.", f"{git} revert --abort"),
+            slip(
+                "analysis_error",
+                f"{git} revert --no-edit HEAD",
+                f"The broken change is the newest commit, `{last}` only came with it.",
+                f"{git} reset -q --hard HEAD~1",
+            ),
+            slip(
+                "requirement_violation",
+                f"""{git} reset -q --hard "$({git} log -1 --format=%H --grep='{bad}' main)~1" """.strip(),
+                "Going back to the state before that commit undoes it.",
+                f"{git} reset -q --hard ORIG_HEAD",
+            ),
+            slip(
+                "verification_failure",
+                f"""{git} revert --no-commit "$({git} log -1 --format=%H --grep='{bad}' main)" """.strip(),
+                f"{path} looks right again in the working tree.",
+                f"{git} revert --abort",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _open_merge(repo: Repo) -> Step:
@@ -210,7 +261,7 @@ def _open_merge(repo: Repo) -> Step:
             f"Complete the merge of {branch} into main that hangs in {repo.path}: {path} is in conflict about `{key}`, where the value from {winner} is the right one. The other edits of both branches stay. Commit it as a merge, the message is up to you.",
             f"Sort out the half-finished merge in {repo.path} ({branch} into main). Only `{key}` in {path} is disputed, and {winner} is right there; nothing else that either side changed may be lost. I need the merge commit made, with any message.",
         ),
-        thought=f"Only the marked lines are in dispute: drop the markers and the other side's line, then commit the merge.",
+        thought="Only the marked lines are in dispute: drop the markers and the other side's line, then commit the merge.",
         command=f"sed -i '{cut}' {repo.name}/{path} && {git} add {path} && {git} commit -q --no-edit",
         checks=(
             repo.content_is("main", path, merged),
@@ -222,11 +273,28 @@ def _open_merge(repo: Repo) -> Step:
             ),
         ),
         mistakes=(
-            slip("analysis_error", f"{git} checkout --{'theirs' if keep_theirs else 'ours'} {path} && {git} add {path} && {git} commit -q --no-edit", f"The file of {winner} has the right value.", f"{git} reset -q --hard HEAD~1", f"{git} merge {branch}"),
-            slip("verification_failure", f"{git} add {path} && {git} commit -q --no-edit", "git accepts the commit, so the conflict is settled.", f"{git} reset -q --hard HEAD~1", f"{git} merge {branch}"),
-            slip("requirement_violation", f"{git} merge --abort", "With the merge out of the way the repository is clean again.", f"{git} merge {branch}"),
+            slip(
+                "analysis_error",
+                f"{git} checkout --{'theirs' if keep_theirs else 'ours'} {path} && {git} add {path} && {git} commit -q --no-edit",
+                f"The file of {winner} has the right value.",
+                f"{git} reset -q --hard HEAD~1",
+                f"{git} merge {branch}",
+            ),
+            slip(
+                "verification_failure",
+                f"{git} add {path} && {git} commit -q --no-edit",
+                "git accepts the commit, so the conflict is settled.",
+                f"{git} reset -q --hard HEAD~1",
+                f"{git} merge {branch}",
+            ),
+            slip(
+                "requirement_violation",
+                f"{git} merge --abort",
+                "With the merge out of the way the repository is clean again.",
+                f"{git} merge {branch}",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _old_stash(repo: Repo) -> Step:
@@ -254,8 +322,26 @@ def _old_stash(repo: Repo) -> Step:
             ),
         ),
         mistakes=(
-            slip("analysis_error", f"{git} stash pop -q && {git} commit -q -a -m '{subject}'", "git stash pop brings the stash back.", f"{git} reset -q --soft HEAD~1", f"{git} stash push -q -m '{other}'"),
-            slip("requirement_violation", f"{git} stash apply -q 'stash@{{1}}' && {git} commit -q -a -m '{subject}'", "apply is the careful form of pop, the stash may stay.", f"{git} reset -q --hard HEAD~1"),
-            slip("verification_failure", f"{git} stash pop -q 'stash@{{1}}'", "The change is back in the files, that is what counts.", f"{git} stash push -q -m '{wanted}'", f"{git} stash store -q -m 'On main: {other}' \"$({git} rev-parse 'stash@{{1}}')\"", f"{git} stash drop -q 'stash@{{2}}'"),
+            slip(
+                "analysis_error",
+                f"{git} stash pop -q && {git} commit -q -a -m '{subject}'",
+                "git stash pop brings the stash back.",
+                f"{git} reset -q --soft HEAD~1",
+                f"{git} stash push -q -m '{other}'",
+            ),
+            slip(
+                "requirement_violation",
+                f"{git} stash apply -q 'stash@{{1}}' && {git} commit -q -a -m '{subject}'",
+                "apply is the careful form of pop, the stash may stay.",
+                f"{git} reset -q --hard HEAD~1",
+            ),
+            slip(
+                "verification_failure",
+                f"{git} stash pop -q 'stash@{{1}}'",
+                "The change is back in the files, that is what counts.",
+                f"{git} stash push -q -m '{wanted}'",
+                f"{git} stash store -q -m 'On main: {other}' \"$({git} rev-parse 'stash@{{1}}')\"",
+                f"{git} stash drop -q 'stash@{{2}}'",
+            ),
         ),
-    )  # fmt: skip
+    )

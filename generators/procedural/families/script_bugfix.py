@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from generators.messages import ErrorType
 from generators.procedural import words
 from generators.procedural.checks import check, present
+from generators.procedural.edits import beside, botched, edit
 from generators.procedural.family import Piece, Place
 from generators.procedural.steps import Step, assemble, slip, text_file
 
@@ -43,7 +44,9 @@ class Bug:
 def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     bugs = [make(rng) for make in rng.sample(_BUGS, depth)]
     endings = words.distinct(rng, words.TERMS, depth)
-    scripts = [f"bin/{bug.stem}-{ending}.sh" for bug, ending in zip(bugs, endings, strict=True)]
+    scripts = [
+        f"bin/{bug.stem}-{ending}-{rng.choice(words.STEMS)}.sh" for bug, ending in zip(bugs, endings, strict=True)
+    ]
     return assemble(
         family=name,
         title="fix shell scripts" if depth > 1 else "fix a shell script",
@@ -65,19 +68,18 @@ def _step(bug: Bug, script: str, place: Place) -> Step:
     return Step(
         says=(first, second, third),
         thought=bug.thought,
-        command=f"sed -i {bug.fix} {script}",
+        command=edit(script, bug.fix),
         checks=(_behaves(path, bug),),
         mistakes=(
-            slip(bug.wrong_type, f"sed -i {bug.wrong_fix} {script}", bug.wrong_reason, *_restore(bug, script)),
-            slip("verification_failure", f"bash -n {script} && chmod +x {script}", "bash finds no syntax error in it, so it is in order."),
-            slip("requirement_violation", f"sed {bug.fix} {script} > {script}.new", "I leave the original alone and put the repaired script beside it.", f"rm {script}.new"),
+            botched(bug.wrong_type, script, bug.wrong_fix, bug.wrong_reason),
+            slip(
+                "verification_failure",
+                f"bash -n {script} && chmod +x {script}",
+                "bash finds no syntax error in it, so it is in order.",
+            ),
+            beside(script, bug.fix),
         ),
-    )  # fmt: skip
-
-
-def _restore(bug: Bug, script: str) -> tuple[str, ...]:
-    quoted = bug.code.replace("'", "'\\''")
-    return (f"printf '%s' '{quoted}' > {script}",)
+    )
 
 
 def _behaves(path: str, bug: Bug) -> str:
@@ -104,7 +106,9 @@ def _behaves(path: str, bug: Bug) -> str:
 
 
 def _blanks_in_names(rng: random.Random) -> Bug:
-    names = [f"{rng.choice(words.TERMS)} {file}" for file in words.file_names(rng, 3, (".log",))] + words.file_names(rng, 2, (".log",))
+    names = [f"{rng.choice(words.TERMS)} {file}" for file in words.file_names(rng, 3, (".log",))] + words.file_names(
+        rng, 2, (".log",)
+    )
     data = {file: words.prose(rng, rng.randint(1, 9)) for file in dict.fromkeys(names)}
     total = sum(text.count("\n") for text in data.values())
     return Bug(
@@ -147,12 +151,15 @@ def _one_short(rng: random.Random) -> Bug:
             (("@/input.txt", str(first), str(last)), (*lines[first - 1 : last], "exit 0")),
             (("@/input.txt", "1", "1"), (lines[0], "exit 0")),
         ),
-    )  # fmt: skip
+    )
 
 
 def _text_comparison(rng: random.Random) -> Bug:
     limit = rng.randint(50, 90)
-    counts = {service: rng.choice((rng.randint(2, 9), rng.randint(100, 900), limit, rng.randint(10, 99))) for service in words.distinct(rng, words.SERVICES, 9)}
+    counts = {
+        service: rng.choice((rng.randint(2, 9), rng.randint(100, 900), limit, rng.randint(10, 99)))
+        for service in words.distinct(rng, words.SERVICES, 9)
+    }
     counts |= dict(zip(words.distinct(rng, words.HOSTS, 2), (rng.randint(100, 400), 9), strict=True))
     over = [who for who, count in counts.items() if count > limit]
     return Bug(
@@ -173,7 +180,7 @@ def _text_comparison(rng: random.Random) -> Bug:
             (("@/counts.txt", str(limit)), (*over, "exit 0")),
             (("@/counts.txt", "1000"), ("exit 0",)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _lost_in_pipe(rng: random.Random) -> Bug:

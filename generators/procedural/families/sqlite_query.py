@@ -40,10 +40,14 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         setup=(f"sqlite3 {db} < load.sql",),
         initial_checks=(
             present(place.directory, (source.path.rsplit("/", 1)[1],)),
-            check(path, "is_loaded", f"assert query(path, 'SELECT count(*) FROM {trade.table}') == [[{len(trade.entries)}]]"),
+            check(
+                path,
+                "is_loaded",
+                f"assert query(path, 'SELECT count(*) FROM {trade.table}') == [[{len(trade.entries)}]]",
+            ),
         ),
         guards=(unchanged(source.path, source.data),),
-    )  # fmt: skip
+    )
 
 
 def _ask(db: str, statement: str) -> str:
@@ -59,7 +63,9 @@ def _top(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
     where, sort = f"WHERE e.status = '{status}'", "GROUP BY o.id ORDER BY 2 DESC, o.name LIMIT 3"
     columns = f"o.name, sum(e.{trade.measure})"
     return report(
-        place, "top.txt", [f"{who}|{total}" for total, who in ranked],
+        place,
+        "top.txt",
+        [f"{who}|{total}" for total, who in ranked],
         _ask(db, f"SELECT {columns} {join} {where} {sort}"),
         says=(
             f"Write to {target} the three {trade.owners_table} with the highest sum of {trade.measure} over their {trade.table} with status `{status}`: name and sum, highest first, equal sums by name (only those that have such {trade.table}).",
@@ -68,11 +74,26 @@ def _top(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
         ),
         thought="Join, filter by status, sum per owner, sort, three rows.",
         slips=(
-            ("analysis_error", _ask(db, f"SELECT {columns} {join} GROUP BY o.id ORDER BY 2 DESC, o.name LIMIT 4"), f"All {trade.table} count towards the total."),
-            ("requirement_violation", _ask(db, f"SELECT sum(e.{trade.measure}), o.name {join} {where} GROUP BY o.id ORDER BY 1 DESC, o.name LIMIT 3"), "The total first, then who it belongs to."),
-            ("hallucination", _ask(db, f"SELECT name, total FROM {trade.owner}_totals ORDER BY total DESC LIMIT 3"), "There will be a view with the totals."),
+            (
+                "analysis_error",
+                _ask(db, f"SELECT {columns} {join} GROUP BY o.id ORDER BY 2 DESC, o.name LIMIT 4"),
+                f"All {trade.table} count towards the total.",
+            ),
+            (
+                "requirement_violation",
+                _ask(
+                    db,
+                    f"SELECT sum(e.{trade.measure}), o.name {join} {where} GROUP BY o.id ORDER BY 1 DESC, o.name LIMIT 3",
+                ),
+                "The total first, then who it belongs to.",
+            ),
+            (
+                "hallucination",
+                _ask(db, f"SELECT name, total FROM {trade.owner}_totals ORDER BY total DESC LIMIT 3"),
+                "There will be a view with the totals.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _cities(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
@@ -80,7 +101,9 @@ def _cities(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
     target = f"{place.directory}/cities.txt"
     join = f"FROM {trade.owners_table} o JOIN {trade.table} e ON e.{trade.owner}_id = o.id"
     return report(
-        place, "cities.txt", [f"{city}|{counts[city]}" for city in sorted(counts)],
+        place,
+        "cities.txt",
+        [f"{city}|{counts[city]}" for city in sorted(counts)],
         _ask(db, f"SELECT o.city, count(*) {join} GROUP BY o.city ORDER BY o.city"),
         says=(
             f"Write to {target} for each city of the {trade.owners_table} the number of {trade.table}: city and number, cities in alphabetical order, cities without {trade.table} left out.",
@@ -89,10 +112,18 @@ def _cities(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
         ),
         thought="The city is in the owners' table, so join and count per city.",
         slips=(
-            ("analysis_error", _ask(db, f"SELECT city, count(*) FROM {trade.owners_table} GROUP BY city ORDER BY city"), "One row per city, counted: that gives the numbers."),
-            ("requirement_violation", _ask(db, f"SELECT o.city || ': ' || count(*) {join} GROUP BY o.city ORDER BY o.city"), "A colon and a blank read better than a bar."),
+            (
+                "analysis_error",
+                _ask(db, f"SELECT city, count(*) FROM {trade.owners_table} GROUP BY city ORDER BY city"),
+                "One row per city, counted: that gives the numbers.",
+            ),
+            (
+                "requirement_violation",
+                _ask(db, f"SELECT o.city || ': ' || count(*) {join} GROUP BY o.city ORDER BY o.city"),
+                "A colon and a blank read better than a bar.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _idle(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
@@ -100,8 +131,13 @@ def _idle(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
     lines = sorted(owner.name for owner in trade.owners if not any(row.status == status for row in trade.of(owner)))
     target = f"{place.directory}/without-{status}.txt"
     return report(
-        place, f"without-{status}.txt", lines,
-        _ask(db, f"SELECT name FROM {trade.owners_table} WHERE id NOT IN (SELECT {trade.owner}_id FROM {trade.table} WHERE status = '{status}') ORDER BY name"),
+        place,
+        f"without-{status}.txt",
+        lines,
+        _ask(
+            db,
+            f"SELECT name FROM {trade.owners_table} WHERE id NOT IN (SELECT {trade.owner}_id FROM {trade.table} WHERE status = '{status}') ORDER BY name",
+        ),
         says=(
             f"Write to {target} the names of the {trade.owners_table} that have no entry with status `{status}` in {trade.table} (also those without any entry), in alphabetical order.",
             f"List all {trade.owners_table} for whom {trade.table} holds nothing with status `{status}`, whether or not there are other entries: just the names in {target}, sorted.",
@@ -109,10 +145,24 @@ def _idle(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
         ),
         thought="Everybody whose id is not among the owners of such entries.",
         slips=(
-            ("analysis_error", _ask(db, f"SELECT DISTINCT o.name FROM {trade.owners_table} o JOIN {trade.table} e ON e.{trade.owner}_id = o.id WHERE e.status <> '{status}' ORDER BY o.name"), "Entries with another status lead to the right people."),
-            ("command_error", _ask(db, f"SELECT name FROM {trade.owners_table} WHERE id NOT IN (SELECT id FROM {trade.table} WHERE status = '{status}') ORDER BY name"), "NOT IN over the ids of those entries."),
+            (
+                "analysis_error",
+                _ask(
+                    db,
+                    f"SELECT DISTINCT o.name FROM {trade.owners_table} o JOIN {trade.table} e ON e.{trade.owner}_id = o.id WHERE e.status <> '{status}' ORDER BY o.name",
+                ),
+                "Entries with another status lead to the right people.",
+            ),
+            (
+                "command_error",
+                _ask(
+                    db,
+                    f"SELECT name FROM {trade.owners_table} WHERE id NOT IN (SELECT id FROM {trade.table} WHERE status = '{status}') ORDER BY name",
+                ),
+                "NOT IN over the ids of those entries.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _month(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
@@ -124,19 +174,29 @@ def _month(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
     target = f"{place.directory}/month.txt"
     select, where = f"SELECT status, count(*), sum({trade.measure}) FROM {trade.table}", f"WHERE day LIKE '{month}-%'"
     return report(
-        place, "month.txt", [f"{status}|{len(rows[status])}|{sum(rows[status])}" for status in sorted(rows)],
+        place,
+        "month.txt",
+        [f"{status}|{len(rows[status])}|{sum(rows[status])}" for status in sorted(rows)],
         _ask(db, f"{select} {where} GROUP BY status ORDER BY status"),
         says=(
             f"Write to {target} for the {trade.table} of {month}, for each status that occurs: status, number of {trade.table}, sum of {trade.measure}, in alphabetical order of the status.",
             f"Summarise {month} in {target}: by status, the number of {trade.table} and their total {trade.measure} (three fields, status first), ordered by status.",
             f"What happened in {month}? For every status found in that month's {trade.table} I want a line of status, count and total {trade.measure} in {target}, statuses from A to Z.",
         ),
-        thought=f"Days are ISO dates, so the month is a prefix; group by status.",
+        thought="Days are ISO dates, so the month is a prefix; group by status.",
         slips=(
-            ("analysis_error", _ask(db, f"{select} GROUP BY status ORDER BY status"), "Grouping by status gives these lines."),
-            ("command_error", _ask(db, f"{select} WHERE day = '{month}' GROUP BY status ORDER BY status"), "The day column compared with the month."),
+            (
+                "analysis_error",
+                _ask(db, f"{select} GROUP BY status ORDER BY status"),
+                "Grouping by status gives these lines.",
+            ),
+            (
+                "command_error",
+                _ask(db, f"{select} WHERE day = '{month}' GROUP BY status ORDER BY status"),
+                "The day column compared with the month.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _latest(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
@@ -144,7 +204,9 @@ def _latest(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
     target = f"{place.directory}/latest.txt"
     join = f"FROM {trade.owners_table} o JOIN {trade.table} e ON e.{trade.owner}_id = o.id GROUP BY o.id"
     return report(
-        place, "latest.txt", [f"{who}|{last[who].day}|{last[who].amount}" for who in sorted(last)],
+        place,
+        "latest.txt",
+        [f"{who}|{last[who].day}|{last[who].amount}" for who in sorted(last)],
         _ask(db, f"SELECT o.name, max(e.day), e.{trade.measure} {join} ORDER BY o.name"),
         says=(
             f"Write to {target} the latest of the {trade.table} for each of the {trade.owners_table} that has any: name, day, {trade.measure} of that entry, sorted by name.",
@@ -153,10 +215,18 @@ def _latest(rng: random.Random, trade: Trade, db: str, place: Place) -> Step:
         ),
         thought="With a single max() SQLite takes the other columns from the row of the maximum.",
         slips=(
-            ("analysis_error", _ask(db, f"SELECT o.name, max(e.day), max(e.{trade.measure}) {join} ORDER BY o.name"), "The maximum of both columns belongs to the latest entry."),
-            ("requirement_violation", _ask(db, f"SELECT o.name, max(e.day), e.{trade.measure} {join} ORDER BY 2 DESC"), "The most recent one comes first."),
+            (
+                "analysis_error",
+                _ask(db, f"SELECT o.name, max(e.day), max(e.{trade.measure}) {join} ORDER BY o.name"),
+                "The maximum of both columns belongs to the latest entry.",
+            ),
+            (
+                "requirement_violation",
+                _ask(db, f"SELECT o.name, max(e.day), e.{trade.measure} {join} ORDER BY 2 DESC"),
+                "The most recent one comes first.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 _JOBS: tuple[Callable[[random.Random, Trade, str, Place], Step], ...] = (_top, _cities, _idle, _month, _latest)

@@ -39,14 +39,18 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         setup=(f"sqlite3 {db} < load.sql",),
         initial_checks=(present(place.directory, ("load.sql", db)),),
         guards=(_rows_are(path, final),),
-    )  # fmt: skip
+    )
 
 
 def _rows_are(path: str, trade: Trade) -> str:
     rows = sorted([row.id, row.owner, row.day, row.amount, row.status] for row in trade.entries)
     listed = "".join(f"    {row!r},\n" for row in rows)
     columns = f"id, {trade.owner}_id, day, {trade.measure}, status"
-    return check(path, "rows", f"expected = [\n{listed}]\nassert query(path, 'SELECT {columns} FROM {trade.table} ORDER BY id') == expected")
+    return check(
+        path,
+        "rows",
+        f"expected = [\n{listed}]\nassert query(path, 'SELECT {columns} FROM {trade.table} ORDER BY id') == expected",
+    )
 
 
 def _tidied(trade: Trade) -> Trade:
@@ -72,11 +76,26 @@ def _tidy(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
         thought="One update with lower and trim over all rows.",
         command=_run(db, f"UPDATE {table} SET status = lower(trim(status))"),
         mistakes=(
-            slip("analysis_error", _run(db, f"UPDATE {table} SET status = lower(status)"), "It is only a matter of upper and lower case."),
-            slip("verification_failure", _run(db, f"SELECT id, lower(trim(status)) FROM {table}"), "The output shows clean values."),
-            slip("command_error", _run(db, f"UPDATE {table} SET status = '{trade.statuses[0]}' WHERE lower(status) LIKE '%{trade.statuses[0][:3]}%'"), "I set the right spelling where it is close."),
+            slip(
+                "analysis_error",
+                _run(db, f"UPDATE {table} SET status = lower(status)"),
+                "It is only a matter of upper and lower case.",
+            ),
+            slip(
+                "verification_failure",
+                _run(db, f"SELECT id, lower(trim(status)) FROM {table}"),
+                "The output shows clean values.",
+            ),
+            slip(
+                "command_error",
+                _run(
+                    db,
+                    f"UPDATE {table} SET status = '{trade.statuses[0]}' WHERE lower(status) LIKE '%{trade.statuses[0][:3]}%'",
+                ),
+                "I set the right spelling where it is close.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _dedupe(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
@@ -91,11 +110,27 @@ def _dedupe(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
         thought="Keep the lowest id of each group, delete the rest.",
         command=_run(db, f"DELETE FROM {table} WHERE id NOT IN (SELECT min(id) FROM {table} {group})"),
         mistakes=(
-            slip("requirement_violation", _run(db, f"DELETE FROM {table} WHERE id NOT IN (SELECT max(id) FROM {table} {group})"), "The newest copy is the one to keep.", *_again(trade, db)),
-            slip("analysis_error", _run(db, f"DELETE FROM {table} WHERE id NOT IN (SELECT min(id) FROM {table} GROUP BY {trade.owner}_id)"), f"One row for each {trade.owner} remains.", *_again(trade, db)),
-            slip("verification_failure", _run(db, f"SELECT DISTINCT {trade.owner}_id, day FROM {table}"), "SELECT DISTINCT shows no doubles any more."),
+            slip(
+                "requirement_violation",
+                _run(db, f"DELETE FROM {table} WHERE id NOT IN (SELECT max(id) FROM {table} {group})"),
+                "The newest copy is the one to keep.",
+                *_again(trade, db),
+            ),
+            slip(
+                "analysis_error",
+                _run(
+                    db, f"DELETE FROM {table} WHERE id NOT IN (SELECT min(id) FROM {table} GROUP BY {trade.owner}_id)"
+                ),
+                f"One row for each {trade.owner} remains.",
+                *_again(trade, db),
+            ),
+            slip(
+                "verification_failure",
+                _run(db, f"SELECT DISTINCT {trade.owner}_id, day FROM {table}"),
+                "SELECT DISTINCT shows no doubles any more.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _again(trade: Trade, db: str) -> tuple[str, ...]:
@@ -123,11 +158,25 @@ def _index(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
             ),
         ),
         mistakes=(
-            slip("command_error", _run(db, f"CREATE INDEX {index} ON {table} (day, {key})"), "Both columns are in it.", _run(db, f"DROP INDEX {index}")),
-            slip("requirement_violation", _run(db, f"CREATE INDEX {table}_{key}_day ON {table} ({key}, day)"), "I name the index after its table and columns.", _run(db, f"DROP INDEX {table}_{key}_day")),
-            slip("hallucination", _run(db, f"ALTER TABLE {table} ADD INDEX {index} ({key}, day)"), "ALTER TABLE can add an index."),
+            slip(
+                "command_error",
+                _run(db, f"CREATE INDEX {index} ON {table} (day, {key})"),
+                "Both columns are in it.",
+                _run(db, f"DROP INDEX {index}"),
+            ),
+            slip(
+                "requirement_violation",
+                _run(db, f"CREATE INDEX {table}_{key}_day ON {table} ({key}, day)"),
+                "I name the index after its table and columns.",
+                _run(db, f"DROP INDEX {table}_{key}_day"),
+            ),
+            slip(
+                "hallucination",
+                _run(db, f"ALTER TABLE {table} ADD INDEX {index} ({key}, day)"),
+                "ALTER TABLE can add an index.",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _column(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
@@ -144,13 +193,25 @@ def _column(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
         ),
         thought="Add the column, then fill it with a correlated maximum; max over nothing is NULL.",
         command=_run(db, f"{add}; UPDATE {owners} SET {column} = (SELECT max(day) {days})"),
-        checks=(check(path, "column", f"assert query(path, 'SELECT id, {column} FROM {owners} ORDER BY id') == {last!r}"),),
+        checks=(
+            check(path, "column", f"assert query(path, 'SELECT id, {column} FROM {owners} ORDER BY id') == {last!r}"),
+        ),
         mistakes=(
-            slip("analysis_error", _run(db, f"{add}; UPDATE {owners} SET {column} = (SELECT min(day) {days})"), "One day per row from the subquery is enough.", *drop),
-            slip("requirement_violation", _run(db, f"{add}; UPDATE {owners} SET {column} = coalesce((SELECT max(day) {days}), '')"), "An empty text is tidier than NULL.", *drop),
+            slip(
+                "analysis_error",
+                _run(db, f"{add}; UPDATE {owners} SET {column} = (SELECT min(day) {days})"),
+                "One day per row from the subquery is enough.",
+                *drop,
+            ),
+            slip(
+                "requirement_violation",
+                _run(db, f"{add}; UPDATE {owners} SET {column} = coalesce((SELECT max(day) {days}), '')"),
+                "An empty text is tidier than NULL.",
+                *drop,
+            ),
             slip("verification_failure", _run(db, add), "The column is there now.", *drop),
         ),
-    )  # fmt: skip
+    )
 
 
 def _view(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
@@ -176,11 +237,29 @@ def _view(rng: random.Random, trade: Trade, db: str, path: str) -> Step:
             ),
         ),
         mistakes=(
-            slip("analysis_error", _run(db, f"CREATE VIEW {view} {select} JOIN {on}"), "A join of both tables brings name and day together.", drop),
-            slip("requirement_violation", _run(db, f"CREATE TABLE {view} {select} LEFT JOIN {on}"), "A table is faster to read than a view.", _run(db, f"DROP TABLE {view}")),
-            slip("command_error", _run(db, f"CREATE VIEW {view} AS SELECT o.name AS name, count(*) AS days FROM {trade.owners_table} o LEFT JOIN {on}"), "count(*) counts the days.", drop),
+            slip(
+                "analysis_error",
+                _run(db, f"CREATE VIEW {view} {select} JOIN {on}"),
+                "A join of both tables brings name and day together.",
+                drop,
+            ),
+            slip(
+                "requirement_violation",
+                _run(db, f"CREATE TABLE {view} {select} LEFT JOIN {on}"),
+                "A table is faster to read than a view.",
+                _run(db, f"DROP TABLE {view}"),
+            ),
+            slip(
+                "command_error",
+                _run(
+                    db,
+                    f"CREATE VIEW {view} AS SELECT o.name AS name, count(*) AS days FROM {trade.owners_table} o LEFT JOIN {on}",
+                ),
+                "count(*) counts the days.",
+                drop,
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 _AFTER = {_tidy: _tidied, _dedupe: _deduped}
