@@ -186,7 +186,7 @@ def _start(service: Service) -> Step:
 def _logged(service: Service) -> tuple[str, ...]:
     if service.announces:
         return (
-            f"assert 'listening on port {service.port}' in read_lines(path), f'{path} is not the log of the service'",
+            f"assert 'listening on port {service.port}' in read_lines(path), f'{{path}} is not the log of the service'",
         )
     return ("read_bytes(path)",)
 
