@@ -199,7 +199,7 @@ def test_what_is_too_large_too_many_or_too_deep_is_a_problem(tmp_path: Path, mon
     told = problems_of(directory)
     for part in (
         "environment/big: 100 bytes",
-        "holds more than 60 bytes",
+        "holds more than 30 bytes",
         "a/b/c: more than 2 directories",
         "more than 4 files",
     ):
