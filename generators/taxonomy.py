@@ -67,7 +67,7 @@ class Taxonomy(Entry, frozen=True, kw_only=True):
     def draw(
         self, seed: int, index: int, *, categories: Collection[str] = (), levels: Collection[int] = ()
     ) -> Blueprint:
-        """Draw the blueprint of item `index`. Empty filters mean: all. Complexities are equally likely, then their levels.
+        """Draw the blueprint of item `index`. Empty filters mean all; complexities are equally likely.
 
         Raises: UserError for a category or level that does not exist.
         """
