@@ -1,16 +1,16 @@
 """Faults of the runtime.
 
-    RuntimeFault
-    ├── UserError            bad input: names the file or option, the key, the value and the remedy; exit code 2
-    ├── TaskInvalid          a task directory that cannot be read: all problems at once
-    ├── BusClosed            publish or consume after the bus was closed: a broken invariant
-    ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
-    └── ChatError            one model call that finally failed; the subclass is the failure class
-        ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage
-        ├── ChatRejected         4xx: bad request, key or model: ends the run, the remedy is the user's
-        ├── ContextOverflow      the prompt does not fit: terminal for that item, never retried
-        ├── ContentFiltered      the endpoint refused the content: terminal for that item
-        └── BudgetExhausted      the run's ceiling is reached: drains the run, nothing is lost
+RuntimeFault
+├── UserError            bad input: names the file or option, the key, the value and the remedy; exit code 2
+├── TaskInvalid          a task directory that cannot be read: all problems at once
+├── BusClosed            publish or consume after the bus was closed: a broken invariant
+├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
+└── ChatError            one model call that finally failed; the subclass is the failure class
+    ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage
+    ├── ChatRejected         4xx: bad request, key or model: ends the run, the remedy is the user's
+    ├── ContextOverflow      the prompt does not fit: terminal for that item, never retried
+    ├── ContentFiltered      the endpoint refused the content: terminal for that item
+    └── BudgetExhausted      the run's ceiling is reached: drains the run, nothing is lost
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ class TaskInvalid(RuntimeFault):
         super().__init__(f"{directory}: " + "; ".join(self.problems))
 
 
+class TrajectoryInvalid(RuntimeFault):
+    """A trajectory document has one or more problems."""
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source, self.problems = source, tuple(problems)
+        super().__init__(f"{source}: " + "; ".join(self.problems))
+
+
 class BusClosed(RuntimeFault):
     """The bus was used after it was closed."""
 
@@ -51,6 +59,14 @@ class StoreError(RuntimeFault):
     def __init__(self, path: str, reason: str, remedy: str) -> None:
         self.path, self.reason, self.remedy = path, reason, remedy
         super().__init__(f"{path}: {reason}. {remedy}")
+
+
+class AnswerUnusable(RuntimeFault):
+    """A model's answer has not the form asked for. `text` is the whole answer, kept for whoever looks for the cause."""
+
+    def __init__(self, problems: Sequence[str], *, text: str, finish: str = "stop") -> None:
+        self.problems, self.text, self.finish = tuple(problems), text, finish
+        super().__init__(f"unusable answer ({len(text)} characters, finish '{finish}'): " + "; ".join(self.problems))
 
 
 class ChatError(RuntimeFault):
