@@ -149,6 +149,12 @@ class Certified(Message, frozen=True, kw_only=True, tag=True):
     """`certificate.json` as it will be written."""
 
 
+class Selected(Message, frozen=True, kw_only=True, tag=True):
+    """A certified candidate that belongs to the set. An item of its own: the candidate's ended there."""
+
+    certified: Certified
+
+
 class Published(Message, frozen=True, kw_only=True, tag=True):
     directory: str
     task_hash: str
