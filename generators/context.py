@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+from runtime.settings import GenerateSettings
+from sandbox.verifier import grade
 
 from generators.messages import Environment
 from generators.roles import Cast, Played
 from runtime.limits import Limits as NamedLimits
-from runtime.settings import GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
 from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, SandboxSpec, Suite, Verdict
-from sandbox.verifier import grade
 
 Result = TypeVar("Result")
 

@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from generators.context import GenerationContext
-from generators.messages import Rejected
 from generators.roles import RoleFailed
 from runtime.causes import first_cause
-from runtime.stage import Message
+from runtime.stage import Message, Rejected
 from sandbox.errors import BuildUnsupported, TransferRefused
 
 Taken = TypeVar("Taken", bound=Message)

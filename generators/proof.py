@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from generators.assemble import SOLUTION
 from generators.context import Bench, replay
-from generators.roles import Played
 from generators.handling import UnfitError
+from generators.roles import Played
 from generators.suites import named, report
 from generators.truth import files_with_truth
 from runtime.task import Task

@@ -11,10 +11,10 @@ import anyio
 from generators.assemble import assemble
 from generators.certificate import Checks, issue
 from generators.context import GenerationContext
+from generators.handling import UnfitError, handles
 from generators.messages import Certified, Solved
 from generators.proof import NoOp, Prover, explain
 from generators.roles import Played
-from generators.handling import UnfitError, handles
 from generators.stages.solve import succeeded
 from runtime.stage import Message, Stage
 from sandbox.engine import Sandbox
@@ -34,11 +34,9 @@ async def certify(message: Solved, context: GenerationContext) -> Message:
     async def cheat(sandbox: Sandbox) -> Played:
         return await players.cast.cheater.cheat(blueprint, draft, sandbox)
 
-    no_op, (cheated, cheater_reward), script, *runs = await anyio.gather(
-        prover.no_op(draft.truth.strings),
-        prover.cheat(cheat),
-        prover.script(),
-        *(prover.reference(message.reference.commands) for _ in range(missing)),
+    (no_op, (cheated, cheater_reward), script), runs = await anyio.gather(
+        anyio.gather(prover.no_op(draft.truth.strings), prover.cheat(cheat), prover.script()),
+        anyio.amap(prover.reference, [message.reference.commands] * missing),
     )
     _refuse(no_op, examined.failing, cheater_reward, script, runs)
     checks = Checks(

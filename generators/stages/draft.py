@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from generators.context import GenerationContext
-from generators.messages import Drafted, Sampled
 from generators.handling import handles
+from generators.messages import Drafted, Sampled
 from runtime.stage import Message, Stage
 
 

@@ -7,9 +7,9 @@ test that breaks on a missing file says nothing about right and wrong.
 from __future__ import annotations
 
 from generators.context import GenerationContext
+from generators.handling import UnfitError, handles
 from generators.messages import Examined, Furnished
 from generators.roles import Judgement
-from generators.handling import UnfitError, handles
 from generators.suites import final_suite, named, report
 from runtime.stage import Message, Stage
 from sandbox.spec import Verdict

@@ -7,8 +7,8 @@ bounds are the settings'. Each failure is told whole: step, exit code and the ta
 from __future__ import annotations
 
 from generators.context import GenerationContext
-from generators.messages import Draft, Environment, Furnished, Reviewed
 from generators.handling import UnfitError, handles
+from generators.messages import Draft, Environment, Furnished, Reviewed
 from generators.suites import initial_suite, report
 from generators.truth import shipped_truth
 from runtime.stage import Message, Stage

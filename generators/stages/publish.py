@@ -9,8 +9,8 @@ import anyio.to_thread
 from generators.assemble import assemble, directory_name
 from generators.certificate import pass_rate
 from generators.context import GenerationContext
-from generators.messages import Published, Selected
 from generators.handling import handles
+from generators.messages import Published, Selected
 from runtime.stage import Message, Stage
 from runtime.task import write_task
 

@@ -6,8 +6,8 @@ A draft whose public text gives its own answer away is not worth a review: it go
 from __future__ import annotations
 
 from generators.context import GenerationContext
-from generators.messages import Blueprint, Draft, Drafted, Reviewed
 from generators.handling import UnfitError, handles
+from generators.messages import Blueprint, Draft, Drafted, Reviewed
 from generators.truth import stated_truth
 from runtime.stage import Message, Stage
 

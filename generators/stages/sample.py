@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from generators.dedupe import THRESHOLD, Overlap, Sketch, similarity, sketch_task
-from generators.messages import Certified, Rejected, Sampled, Selected
+from generators.messages import Certified, Sampled, Selected
 from generators.taxonomy import Taxonomy
-from runtime.stage import Message
+from runtime.stage import Message, Rejected
 
 
 class CandidateSource:

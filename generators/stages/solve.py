@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 import anyio
 
 from generators.context import Bench, GenerationContext
+from generators.handling import UnfitError, handles
 from generators.messages import Attempt, Examined, Reference, Solved
 from generators.roles import Played
-from generators.handling import UnfitError, handles
 from generators.suites import final_suite
 from runtime.stage import Message, RetryLater, Stage
 from sandbox.engine import Sandbox
@@ -67,7 +67,7 @@ async def _attempts(message: Examined, context: GenerationContext, *, least: int
             async def run(index: int) -> None:
                 done[index] = await _attempt(message, context, bench, image, index)
                 if _decided(done, least=least, most=most) is not None:
-                    group.cancel_scope.cancel()  # noqa: B023  (the group of this wave)
+                    group.cancel_scope.cancel()
 
             for index in wave:
                 group.start_soon(run, index)
@@ -76,7 +76,7 @@ async def _attempts(message: Examined, context: GenerationContext, *, least: int
 
 
 def _decided(done: dict[int, Attempt], *, least: int, most: int) -> int | None:
-    outcomes = []
+    outcomes: list[bool] = []
     while (attempt := done.get(len(outcomes))) is not None:
         outcomes.append(succeeded(attempt))
     return deciding_prefix(outcomes, least=least, most=most)
