@@ -38,8 +38,8 @@ from runtime.store import Entry, Note, Store
 from runtime.watchdog import LagGauge, Watchdog
 
 LEASE_S = 60.0
-CAPACITY = 256
-"""Messages a queue holds before its publishers wait."""
+ROOM = 256
+"""Messages that wait in a queue, beyond those in work, before its publishers wait."""
 PULSE_S = 1.0
 """How often leases are looked after and the loop's lag is measured."""
 LAG_ALARM_S = 1.0
@@ -123,7 +123,7 @@ class Runner:
 
     async def _restore(self) -> None:
         for stage in self._routes.stages:
-            options = QueueOptions(capacity=CAPACITY, lease_s=LEASE_S, max_attempts=_NEVER)
+            options = QueueOptions(capacity=stage.slots + ROOM, lease_s=LEASE_S, max_attempts=_NEVER)
             await self._bus.declare(stage.subscribes, options)
         first = [self._routes.admit(message) for message in self._source.start()]
         if not await self._store.start(self._run_id, first):

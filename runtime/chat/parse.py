@@ -1,12 +1,12 @@
 """Reading model output: one tolerant extractor for all callers.
 
 Invariants:
-- Reasoning is never an answer. `<think>`, `<thinking>` and `<reasoning>` blocks are dropped, also unclosed ones (everything
-  after the opening) and those whose opening stands in the prompt (everything before a first, unmatched closing).
-- Whatever opens first owns the text up to its closing: a tag named inside a command is text of the command, a command inside
-  reasoning is reasoning.
-- JSON: the last complete object that stands on its own wins; an array only where there is no object. When the last one is cut
-  off nothing wins, not even an earlier draft.
+- Reasoning is never an answer. `<think>`, `<thinking>` and `<reasoning>` blocks are dropped, also unclosed ones
+  (everything after the opening) and those whose opening stands in the prompt (everything before an unmatched closing).
+- Whatever opens first owns the text up to its closing: a reasoning tag named inside a command is text of the command, a
+  command inside reasoning is reasoning. A block that is opened twice begins at the second opening: the first was prose.
+- JSON: the last complete object that stands on its own wins; an array only where there is no object. When the last one
+  is cut off nothing wins, not even an earlier draft.
 - A failure keeps the whole text (`AnswerUnusable`).
 
 A change in what is taken is a new `JSON_VERSION`.
@@ -33,8 +33,14 @@ _MAX_STARTS = 10_000
 """Brackets tried as the beginning of JSON: bounds the time that a degenerate answer can take."""
 _MAX_SHOWN_PROBLEMS = 10
 _FENCE = re.compile(r"\A\s*```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
-_decoder = json.JSONDecoder(strict=False, parse_constant=lambda name: _refuse(name))
+_REASONING_END = re.compile(rf"</({'|'.join(REASONING_TAGS)})\s*>", re.IGNORECASE)
 
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_decoder = json.JSONDecoder(strict=False, parse_constant=_refuse)
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
@@ -48,34 +54,50 @@ class Span:
 
 
 def scan(text: str, tags: Sequence[str]) -> Iterator[Span]:
-    """Cut `text` into plain text and the blocks of `tags`, left to right. Tags are matched in any case, nested ones belong to
-    the block that they stand in, an empty `<tag/>` is a block without content."""
+    """Cut `text` into plain text and the blocks of `tags`, left to right.
+
+    Tags are matched in any case; other tags inside a block are its content; an empty `<tag/>` is a block with none.
+    """
     opening = re.compile(rf"<({'|'.join(map(re.escape, tags))})\s*(/?)>", re.IGNORECASE)
     position = 0
     while found := opening.search(text, position):
-        if found.start() > position:
-            yield Span("", text[position : found.start()])
         tag = found[1].lower()
-        closing = re.compile(rf"</{re.escape(tag)}\s*>", re.IGNORECASE).search(text, found.end())
+        closing = re.compile(rf"</{tag}\s*>", re.IGNORECASE).search(text, found.end())
+        closed = bool(found[2] or closing)
         end = found.end() if found[2] else closing.start() if closing else len(text)
-        yield Span(tag, text[found.end() : end], closed=bool(found[2] or closing))
-        position = end if found[2] or not closing else closing.end()
+        start = found.end() if tag in REASONING_TAGS else _last_opening(text, tag, found.end(), end)
+        begins = found.start() if start == found.end() else start - len(f"<{tag}>")
+        if begins > position:
+            yield Span("", text[position:begins])
+        yield Span(tag, text[start:end], closed)
+        position = closing.end() if closing and not found[2] else end
     if position < len(text):
         yield Span("", text[position:])
 
 
+def _last_opening(text: str, tag: str, start: int, end: int) -> int:
+    """Where the content of a block begins that may have been opened twice."""
+    again = text.lower().rfind(f"<{tag}>", start, end)
+    return start if again < 0 else again + len(f"<{tag}>")
+
+
 def split_reasoning(text: str, tags: Sequence[str] = ()) -> tuple[list[Span], str]:
     """The spans outside reasoning, with blocks of `tags` apart, and the reasoning."""
-    lead, text = _leading_reasoning(text)
-    spans = list(scan(text, (*tags, *REASONING_TAGS)))
+    lead, spans = _leading_reasoning(list(scan(text, (*tags, *REASONING_TAGS))))
     thoughts = [lead, *(span.content for span in spans if span.tag in REASONING_TAGS)]
     return [s for s in spans if s.tag not in REASONING_TAGS], "\n".join(t.strip() for t in thoughts if t.strip())
 
 
-def _leading_reasoning(text: str) -> tuple[str, str]:
-    """Reasoning whose opening tag was part of the prompt: a closing tag comes before any opening one."""
-    first = re.search(rf"<(/?)({'|'.join(REASONING_TAGS)})\s*>", text, re.IGNORECASE)
-    return (text[: first.start()], text[first.end() :]) if first and first[1] else ("", text)
+def _leading_reasoning(spans: list[Span]) -> tuple[str, list[Span]]:
+    """Reasoning whose opening tag was part of the prompt: plain text holds a closing tag that nothing opened."""
+    for index, span in enumerate(spans):
+        if span.tag in REASONING_TAGS:
+            break
+        closing = _REASONING_END.search(span.content) if not span.tag else None
+        if closing:
+            lead = "".join(s.content for s in spans[:index]) + span.content[: closing.start()]
+            return lead, [Span("", span.content[closing.end() :]), *spans[index + 1 :]]
+    return "", spans
 
 
 def strip_reasoning(text: str) -> str:
@@ -135,10 +157,6 @@ def _values(text: str) -> Iterator[Any]:
 def _next_bracket(text: str, position: int) -> int:
     starts = [at for at in (text.find("{", position), text.find("[", position)) if at >= 0]
     return min(starts, default=-1)
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def read_structured(completion: Completion, schema: type[Schema]) -> Schema:

@@ -1,0 +1,1 @@
+"""The agent: think, one command, observe, until done or a limit."""

@@ -1,0 +1,274 @@
+"""The agent loop: think, one command, observe, until the agent says done or a limit is reached.
+
+Invariants:
+- The same loop, session and limits serve solving, rolling out and evaluating: everything that differs is in
+  `AgentSettings`.
+- How an episode ends is data (`Episode.failure`): `ok` means that the agent said done, not that it was right. Faults
+  that end the run and not the episode (BudgetExhausted, ChatRejected) pass through.
+- The sandbox's death ends the episode; the agent never sees it.
+- The clock counts the model's time and the commands' time as those parts measured them, never our own queueing.
+- The history only grows. Each turn is handed to `on_turn` as soon as it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from runtime.agent.observation import observe
+from runtime.agent.parser import Command, Done, Malformed, correction, parse_action
+from runtime.agent.policy import Policy, PolicyTurn
+from runtime.agent.settings import AgentSettings
+from runtime.chat.messages import ChatMessage
+from runtime.chat.prompts import PromptLibrary
+from runtime.errors import ChatUnavailable, ContentFiltered, ContextOverflow
+from runtime.trajectory import Record, Trajectory, Turn
+from sandbox.engine import Session
+from sandbox.errors import EngineFault, SandboxLost
+from sandbox.spec import CommandResult, FailureClass
+
+GRADABLE = frozenset(
+    {
+        FailureClass.OK,
+        FailureClass.AGENT_TIMEOUT,
+        FailureClass.TURN_LIMIT,
+        FailureClass.LOOP,
+        FailureClass.PARSE,
+        FailureClass.CONTEXT_LENGTH,
+    }
+)
+"""Endings that are the agent's own: what it left behind is graded. All others carry no reward."""
+
+OnTurn = Callable[[Turn], Awaitable[None]]
+
+_prompts = PromptLibrary("runtime.agent")
+
+
+class Episode(Record, frozen=True, kw_only=True):
+    """What happened, before anybody graded it."""
+
+    opening: tuple[ChatMessage, ...]
+    prompt_version: str
+    turns: tuple[Turn, ...]
+    failure: FailureClass
+    detail: str = ""
+
+    @property
+    def gradable(self) -> bool:
+        return self.failure in GRADABLE
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Commands that were run to an observation, in order."""
+        return tuple(t.command for t in self.turns if t.action == "command" and t.observation is not None)
+
+    @property
+    def model_s(self) -> float:
+        return sum(t.model_s for t in self.turns)
+
+    @property
+    def queue_wait_s(self) -> float:
+        return sum(t.queue_wait_s for t in self.turns)
+
+    @property
+    def command_s(self) -> float:
+        return sum(t.command_s for t in self.turns)
+
+    def record(self, settings: AgentSettings, *, trajectory_id: str, run_id: str, task: str) -> Trajectory:
+        """As a trajectory. What only the caller knows (attempt, model, verdict) it adds with `structs.replace`."""
+        return Trajectory(
+            trajectory_id=trajectory_id,
+            run_id=run_id,
+            task=task,
+            parser_version=settings.parser_version,
+            prompt_version=self.prompt_version,
+            settings=settings.model_dump(mode="json"),
+            opening=self.opening,
+            turns=self.turns,
+            failure=self.failure,
+            detail=self.detail,
+        )
+
+
+@dataclass(frozen=True)
+class _Ending:
+    failure: FailureClass
+    detail: str = ""
+
+
+async def run_episode(
+    policy: Policy,
+    session: Session,
+    instruction: str,
+    settings: AgentSettings,
+    *,
+    key: str,
+    on_turn: OnTurn | None = None,
+) -> Episode:
+    """Let `policy` work on `instruction` in `session`. `key` names the draw: `<item>/<attempt>`.
+
+    Raises: BudgetExhausted, ChatRejected; what `on_turn` raises.
+    """
+    prompt = _prompts.render(
+        "system", command_timeout_s=f"{settings.command_timeout_s:g}", max_turns=settings.max_turns
+    )
+    opening = (ChatMessage(role="system", content=prompt.text), ChatMessage(role="user", content=instruction))
+    run = _Run(policy, session, settings, key, opening)
+    ending = await run.to_the_end(on_turn)
+    return Episode(
+        opening=opening,
+        prompt_version=f"{prompt.name}@{prompt.version}:{prompt.sha256[:12]}",
+        turns=tuple(run.turns),
+        failure=ending.failure,
+        detail=ending.detail,
+    )
+
+
+class _Run:
+    """The state of one episode."""
+
+    def __init__(
+        self, policy: Policy, session: Session, settings: AgentSettings, key: str, opening: tuple[ChatMessage, ...]
+    ) -> None:
+        self.turns: list[Turn] = []
+        self._policy, self._session, self._settings, self._key = policy, session, settings, key
+        self._history: list[ChatMessage | PolicyTurn] = list(opening)
+        self._context_tokens = sum(policy.count_tokens(message.content) for message in opening)
+        self._clock_s = 0.0
+        self._malformed = 0
+        self._repeats = 0
+        self._last: tuple[str, CommandResult] | None = None
+
+    async def to_the_end(self, on_turn: OnTurn | None) -> _Ending:
+        while len(self.turns) < self._settings.max_turns:
+            answer = self._out_of_room() or await self._ask()
+            if isinstance(answer, _Ending):
+                return answer
+            turn, ending = await self._carry_out(answer)
+            self.turns.append(turn)
+            if on_turn:
+                await on_turn(turn)
+            if ending:
+                return ending
+        return _Ending(FailureClass.TURN_LIMIT, f"{self._settings.max_turns} turns")
+
+    @property
+    def _room_tokens(self) -> int:
+        return self._settings.context_tokens - self._context_tokens
+
+    @property
+    def _left_s(self) -> float:
+        return self._settings.episode_deadline_s - self._clock_s
+
+    def _out_of_room(self) -> _Ending | None:
+        if self._left_s <= 0:
+            return _Ending(FailureClass.AGENT_TIMEOUT, f"{self._clock_s:.0f} s of model and command time")
+        if self._room_tokens < self._settings.min_answer_tokens:
+            return _Ending(FailureClass.CONTEXT_LENGTH, f"{self._context_tokens} tokens are used")
+        return None
+
+    async def _ask(self) -> PolicyTurn | _Ending:
+        try:
+            answer = await self._policy.act(
+                tuple(self._history),
+                max_tokens=min(self._settings.max_tokens_per_turn, self._room_tokens),
+                temperature=self._settings.temperature,
+                key=f"{self._key}/{len(self.turns) + 1}",
+            )
+        except ContextOverflow as exc:
+            return _Ending(FailureClass.CONTEXT_LENGTH, str(exc))
+        except ContentFiltered as exc:
+            return _Ending(FailureClass.LLM_FILTERED, str(exc))
+        except ChatUnavailable as exc:
+            return _Ending(FailureClass.LLM_ERROR, str(exc))
+        self._history.append(answer)
+        self._context_tokens = answer.prompt_tokens + answer.completion_tokens
+        self._clock_s += answer.model_s
+        return answer
+
+    async def _carry_out(self, answer: PolicyTurn) -> tuple[Turn, _Ending | None]:
+        action = parse_action(answer.text)
+        turn = _turn(len(self.turns) + 1, answer, action.thought)
+        if answer.finish in ("filtered", "abort"):
+            failure = FailureClass.LLM_FILTERED if answer.finish == "filtered" else FailureClass.LLM_ERROR
+            return turn, _Ending(failure, f"the answer ended as '{answer.finish}'")
+        match action:
+            case Done():
+                return msgspec.structs.replace(turn, action="done"), _Ending(FailureClass.OK)
+            case Malformed():
+                return self._correct(turn, action)
+            case Command():
+                self._malformed = 0
+                return await self._run_command(msgspec.structs.replace(turn, action="command", command=action.command))
+
+    def _correct(self, turn: Turn, action: Malformed) -> tuple[Turn, _Ending | None]:
+        self._malformed += 1
+        cut = turn.finish == "length"
+        text = correction(action.problem, truncated_at=turn.completion_tokens if cut else None)
+        turn = msgspec.structs.replace(turn, problem=action.problem, observation=self._show(text))
+        if self._malformed < self._settings.max_malformed:
+            return turn, None
+        failure = FailureClass.OUTPUT_LENGTH if cut else FailureClass.PARSE
+        return turn, _Ending(failure, f"{self._malformed} malformed answers in a row, the last: {action.problem}")
+
+    async def _run_command(self, turn: Turn) -> tuple[Turn, _Ending | None]:
+        timeout_s = min(self._settings.command_timeout_s, max(self._left_s, 1.0))
+        try:
+            result = await self._session.run(turn.command, timeout_s=timeout_s)
+        except SandboxLost as exc:
+            return turn, _Ending(FailureClass.SANDBOX_LOST, str(exc))
+        except EngineFault as exc:
+            return turn, _Ending(FailureClass.EXEC_ERROR, str(exc))
+        self._clock_s += result.duration_s
+        text = observe(
+            result,
+            max_tokens=self._settings.observation_tokens,
+            count_tokens=self._policy.count_tokens,
+            timeout_s=timeout_s,
+        )
+        return _with_result(turn, result, self._show(text)), self._loop(turn.command, result)
+
+    def _show(self, text: str) -> str:
+        self._history.append(ChatMessage(role="user", content=text))
+        self._context_tokens += self._policy.count_tokens(text)
+        return text
+
+    def _loop(self, command: str, result: CommandResult) -> _Ending | None:
+        this = (command, msgspec.structs.replace(result, duration_s=0.0))
+        self._repeats = self._repeats + 1 if this == self._last else 1
+        self._last = this
+        if self._repeats < self._settings.max_repeats:
+            return None
+        return _Ending(FailureClass.LOOP, f"the same command gave the same result {self._repeats} times in a row")
+
+
+def _turn(index: int, answer: PolicyTurn, thought: str) -> Turn:
+    """The answer's half of a turn; malformed until its action is known."""
+    return Turn(
+        index=index,
+        text=answer.text,
+        action="malformed",
+        finish=answer.finish,
+        thought=thought,
+        reasoning=answer.reasoning,
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        model_s=answer.model_s,
+        queue_wait_s=answer.queue_wait_s,
+        tokens=answer.tokens,
+    )
+
+
+def _with_result(turn: Turn, result: CommandResult, observation: str) -> Turn:
+    return msgspec.structs.replace(
+        turn,
+        observation=observation,
+        exit_code=result.exit_code,
+        timed_out=result.timed_out,
+        shell_restarted=result.shell_restarted,
+        output_bytes=result.total_bytes,
+        dropped_bytes=result.dropped_bytes,
+        command_s=result.duration_s,
+    )
