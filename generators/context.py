@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
-from runtime.settings import GenerateSettings
-from sandbox.verifier import grade
 
 from generators.messages import Environment
 from generators.roles import Cast, Played
 from runtime.limits import Limits as NamedLimits
+from runtime.settings import GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
 from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, SandboxSpec, Suite, Verdict
@@ -111,6 +110,8 @@ class Bench:
 
     async def grade(self, image: str, suite: Suite, purpose: str) -> Verdict:
         """Run tests over an image. Raises: RetryLater when infrastructure kept them from being run."""
+        from sandbox.verifier import grade
+
         async with self._named.take("grade", item=self._item):
             verdict = await grade(
                 self._engine,

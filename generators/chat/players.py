@@ -155,9 +155,11 @@ class ChatSolver:
 
     async def solve(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox, *, attempt: int) -> Played:
         key = f"{blueprint.seed}/solve/{attempt}"
-        return await _episode(self._client, "solve", sandbox, draft.instruction, self._settings, key)
+        return await _episode(
+            self._client, "solve", sandbox, instruction=draft.instruction, settings=self._settings, key=key
+        )
 
-    def reference(self, blueprint: Blueprint) -> Reference | None:  # noqa: ARG002
+    def reference(self, blueprint: Blueprint) -> Reference | None:
         return None
 
 
@@ -169,7 +171,8 @@ class ChatCheater:
 
     async def cheat(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox) -> Played:
         prompt = _library.render("cheat", instruction=draft.instruction)
-        return await _episode(self._client, "cheat", sandbox, prompt.text, self._settings, f"{blueprint.seed}/cheat")
+        key = f"{blueprint.seed}/cheat"
+        return await _episode(self._client, "cheat", sandbox, instruction=prompt.text, settings=self._settings, key=key)
 
 
 def chat_cast(client: Completer, settings: AgentSettings = SOLVE) -> Cast:
@@ -191,7 +194,7 @@ def prompt_versions() -> dict[str, str]:
 
 
 async def _episode(
-    client: Completer, purpose: str, sandbox: Sandbox, instruction: str, settings: AgentSettings, key: str
+    client: Completer, purpose: str, sandbox: Sandbox, *, instruction: str, settings: AgentSettings, key: str
 ) -> Played:
     session = await sandbox.open_session()
     try:
