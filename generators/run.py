@@ -121,7 +121,7 @@ async def open_players(ours: GenerateSettings, settings: Settings, store: Store)
     from generators.chat.endpoint import open_client
     from generators.chat.players import chat_cast, prompt_versions
 
-    async with open_client(settings.chat, store) as client:
+    async with open_client(settings.chat, store, most=settings.limits.chat) as client:
         yield Players(cast=chat_cast(client), name=f"chat:{client.model}", prompts=prompt_versions())
 
 
