@@ -98,7 +98,7 @@ class EnvironmentAnswer(Answer):
     initial_tests: TestModule
 
 
-class TestsAnswer(Answer):
+class FinalTestsAnswer(Answer):
     final_tests: TestModule
 
 

@@ -20,7 +20,7 @@ from generators.chat.answers import (
     EnvironmentAnswer,
     JudgementAnswer,
     ReviewAnswer,
-    TestsAnswer,
+    FinalTestsAnswer,
 )
 from generators.messages import Blueprint, Draft, Environment, Reference, Truth
 from generators.roles import Cast, Judgement, Played, Review, RoleFailed
@@ -126,7 +126,7 @@ class ChatExaminer:
         self, blueprint: Blueprint, draft: Draft, environment: Environment, *, feedback: Sequence[str] = ()
     ) -> str:
         answer = await self._asker.ask(
-            TestsAnswer,
+            FinalTestsAnswer,
             nonce=f"{blueprint.seed}/{len(feedback)}",
             draft=draft,
             environment=environment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from generators.chat.answers import DraftAnswer, EnvironmentAnswer, ReviewAnswer, TestsAnswer
+from generators.chat.answers import DraftAnswer, EnvironmentAnswer, ReviewAnswer, FinalTestsAnswer
 
 TESTS = "def test_inputs() -> None:\n    assert True\n"
 
@@ -15,7 +15,7 @@ TESTS = "def test_inputs() -> None:\n    assert True\n"
     [
         (EnvironmentAnswer, {"dockerfile": "from debian\n", "initial_tests": TESTS}, "write no FROM line"),
         (EnvironmentAnswer, {"dockerfile": "", "initial_tests": "def x(:"}, "line 1 is not Python"),
-        (TestsAnswer, {"final_tests": "def helper() -> None: ..."}, "begins with test_"),
+        (FinalTestsAnswer, {"final_tests": "def helper() -> None: ..."}, "begins with test_"),
         (
             EnvironmentAnswer,
             {"dockerfile": "", "initial_tests": TESTS, "files": [{"path": "../etc/passwd", "content": ""}]},
