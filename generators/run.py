@@ -76,7 +76,7 @@ async def run_generation(
             result = await runner.run()
         routes = Routes(STAGES)
         terminal = [routes.decode(entry.body) for entry in await store.terminal(place.run_id)]
-    summary = summarise(terminal, source.screened)
+    summary = summarise(terminal, source.screened, wanted=ours.count)
     if result.state == "finished":
         await anyio.to_thread.run_sync(write_manifest, place, _manifest(ours, players, summary))
     return result, summary

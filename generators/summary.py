@@ -25,12 +25,14 @@ class StageYield(msgspec.Struct, frozen=True, kw_only=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run: a function of its terminal messages, in any order."""
 
+    wanted: int
+    """How many tasks were asked for."""
     tasks: tuple[Published, ...]
     """By index."""
     stages: tuple[StageYield, ...]
 
 
-def summarise(terminal: Iterable[Message], screened: Sequence[Rejected]) -> Summary:
+def summarise(terminal: Iterable[Message], screened: Sequence[Rejected], *, wanted: int) -> Summary:
     """Sum up; `screened` are the certified candidates that the source did not take."""
     published: list[Published] = []
     rejections: list[Rejected] = list(screened)
@@ -42,7 +44,8 @@ def summarise(terminal: Iterable[Message], screened: Sequence[Rejected]) -> Summ
         if isinstance(message, Rejected):
             rejections.append(message)
         candidates += not message.item.endswith("-publish")
-    return Summary(tasks=tuple(sorted(published, key=lambda task: task.item)), stages=_yields(candidates, rejections))
+    return Summary(
+        wanted=wanted, tasks=tuple(sorted(published, key=lambda task: task.item)), stages=_yields(candidates, rejections))
 
 
 def _yields(candidates: int, rejections: Sequence[Rejected]) -> tuple[StageYield, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import anyio
@@ -11,17 +12,44 @@ from generators.assemble import INITIAL_TESTS, SOLUTION
 from generators.certificate import Certificate, CertificateInvalidError, differences, read_certificate
 from generators.context import Bench, replay
 from generators.handling import UnfitError
+from generators.outdir import MANIFEST
 from generators.proof import NoOp, Prover, explain
 from generators.roles import Played
 from generators.suites import initial_suite
 from runtime.causes import first_cause
 from runtime.errors import TaskInvalid
 from runtime.limits import Limits as NamedLimits
+from runtime.settings import Settings
 from runtime.stage import RetryLater
 from runtime.task import Task, read_task
 from sandbox.engine import Engine, Sandbox
 from sandbox.errors import SandboxError
 from sandbox.spec import Verdict
+
+RUN_ID = "verify"
+
+
+async def verify_all(directories: Iterable[Path], *, engine: Engine, settings: Settings) -> dict[Path, list[str]]:
+    """Check every task directory, a few at once; a directory with a manifest stands for the tasks in it."""
+    limits = NamedLimits(settings.limits.sizes())
+    tasks = [task for directory in directories for task in _expand(directory)]
+
+    async def check(directory: Path) -> list[str]:
+        return await verify_task(
+            directory,
+            engine=engine,
+            limits=limits,
+            run_id=RUN_ID,
+            command_timeout_s=settings.generate.command_timeout_s,
+        )
+
+    return dict(zip(tasks, await anyio.amap(check, tasks), strict=True))
+
+
+def _expand(directory: Path) -> list[Path]:
+    if not (directory / MANIFEST).is_file():
+        return [directory]
+    return sorted(path for path in directory.iterdir() if path.is_dir())
 
 
 async def verify_task(

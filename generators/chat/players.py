@@ -18,9 +18,9 @@ from generators.chat.answers import (
     MIN_TRUTH_CHARS,
     DraftAnswer,
     EnvironmentAnswer,
+    FinalTestsAnswer,
     JudgementAnswer,
     ReviewAnswer,
-    FinalTestsAnswer,
 )
 from generators.messages import Blueprint, Draft, Environment, Reference, Truth
 from generators.roles import Cast, Judgement, Played, Review, RoleFailed
