@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import msgspec
 
@@ -40,3 +41,17 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Where a settled item ended."""
     item: str = ""
     detail: str = ""
+
+
+OnEvent = Callable[[RunEvent], None]
+"""A listener. It returns at once and never raises."""
+
+
+def fan_out(*listeners: OnEvent) -> OnEvent:
+    """One listener that tells all."""
+
+    def tell(event: RunEvent) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return tell

@@ -16,7 +16,7 @@ import math
 import random
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,7 +28,7 @@ import structlog.contextvars
 from runtime.bus.protocol import Bus, Delivery, QueueOptions
 from runtime.causes import first_cause
 from runtime.errors import ItemConflict, StoreError
-from runtime.events import Kind, RunEvent
+from runtime.events import Kind, OnEvent, RunEvent
 from runtime.limits import Limits
 from runtime.outcome import Again, Done, Drain, Ended, Outcome, judge
 from runtime.routes import LostItem, Routes, UndeclaredMessage
@@ -45,8 +45,6 @@ PULSE_S = 1.0
 LAG_ALARM_S = 1.0
 _NEVER = 2**31 - 1
 """Attempts after which the bus gives up by itself: it must not, see the invariants."""
-
-OnEvent = Callable[[RunEvent], None]
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

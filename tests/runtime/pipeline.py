@@ -1,7 +1,7 @@
 """A small pipeline for the runner's tests; run as a program, it is the process that gets killed.
 
 Three stages; items whose number is divisible by 5 are rejected in the second; each item fails once by infrastructure.
-The source admits `count` items and one more for each rejection: which ones are asked for depends on what came to its end.
+The source admits `count` items and one more for each rejection, so what it admits depends on what came to its end.
 """
 
 from __future__ import annotations

@@ -21,11 +21,10 @@ from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.runner import Runner, load_stages
 from runtime.source import Once
-from runtime.stage import Message, Rejected, RetryLater, Stage
+from runtime.stage import Message, Rejected, Stage
 from runtime.store import Store
 from sandbox.errors import EngineFault
 from tests.runtime.pipeline import QUICK, RUN, Cut, Packed, Raw, Refill, raw, stages
-
 
 ROOT = Path(__file__).parents[2]
 

@@ -149,7 +149,7 @@ async def test_a_newer_schema_is_refused_by_name(tmp_path: Path):
 async def test_a_file_that_is_no_database_is_an_error_with_a_remedy(tmp_path: Path):
     path = tmp_path / "s.db"
     path.write_bytes(b"something else entirely, and long enough" * 100)
-    with pytest.raises(StoreError, match="not a database. Move the file away"):
+    with pytest.raises(StoreError, match=r"not a database\. Move the file away"):
         async with Store(path):
             pass
 
@@ -165,7 +165,7 @@ async def test_a_full_disk_is_a_store_error_and_what_was_committed_stays(tmp_pat
 
         await database.transact(shrink)
         big = Entry(queue="b", item="1", body=bytes(1 << 20))
-        with pytest.raises(StoreError, match="full. Free space on that disk"):
+        with pytest.raises(StoreError, match=r"full\. Free space on that disk"):
             await store.commit("r", done=("a", "1"), outputs=[big], settle=nothing)
         assert [(e.queue, e.item) for e in await store.pending("r")] == [("a", "1")]
 
@@ -175,7 +175,7 @@ async def test_a_locked_file_is_a_store_error(tmp_path: Path, monkeypatch: pytes
     async with Store(tmp_path / "s.db") as store:
         other = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="locked. Another process holds the store"):
+        with pytest.raises(StoreError, match=r"locked\. Another process holds the store"):
             await store.open_run("r", command="test", settings="{}")
         other.close()
 
