@@ -13,13 +13,14 @@ from generators.assemble import SOLUTION
 from generators.context import Bench, replay
 from generators.handling import UnfitError
 from generators.roles import Played
-from generators.suites import named, report
+from generators.suites import named
 from generators.truth import files_with_truth
 from runtime.task import Task
 from sandbox.engine import Sandbox
 from sandbox.spec import FailureClass, Suite, Verdict
 
 _SCRIPT_TIMEOUT_S = 300.0
+_SHOWN_TESTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,15 @@ class Prover:
 
 
 def explain(verdict: Verdict) -> str:
-    """A failed run in words."""
-    return f"{verdict.failure}: {report(verdict)}" if verdict.failure is not FailureClass.OK else report(verdict)
+    """A failed run in a few words."""
+    bad = [test.name for test in verdict.tests if test.outcome != "passed"]
+    more = f" and {len(bad) - _SHOWN_TESTS} more" if len(bad) > _SHOWN_TESTS else ""
+    parts = (
+        str(verdict.failure) if verdict.failure is not FailureClass.OK else "",
+        f"not passed: {', '.join(bad[:_SHOWN_TESTS])}{more}" if bad else "",
+        verdict.detail,
+    )
+    return "; ".join(filter(None, parts)) or f"reward {verdict.reward}"
 
 
 def _reward(verdict: Verdict, run: str) -> float:

@@ -20,6 +20,8 @@ from runtime.runner import RunResult
 from runtime.task import read_task
 
 _HASH_CHARS = 12
+_PLAIN_WIDTH = 160
+"""Columns where nobody tells how wide the screen is: nothing is cut off in a log."""
 
 
 def show_summary(summary: Summary, result: RunResult, place: RunPlace, *, as_json: bool) -> int:
@@ -115,7 +117,8 @@ def _one_line(texts: Iterable[str]) -> list[str]:
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
 
-    Console().print(table(columns, rows))
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    Console(width=width).print(table(columns, rows))
 
 
 def _write_json(value: Mapping[str, Any]) -> None:

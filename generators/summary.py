@@ -45,7 +45,10 @@ def summarise(terminal: Iterable[Message], screened: Sequence[Rejected], *, want
             rejections.append(message)
         candidates += not message.item.endswith("-publish")
     return Summary(
-        wanted=wanted, tasks=tuple(sorted(published, key=lambda task: task.item)), stages=_yields(candidates, rejections))
+        wanted=wanted,
+        tasks=tuple(sorted(published, key=lambda task: task.item)),
+        stages=_yields(candidates, rejections),
+    )
 
 
 def _yields(candidates: int, rejections: Sequence[Rejected]) -> tuple[StageYield, ...]:

@@ -106,7 +106,8 @@ def _unequal(certificate: Certificate, no_op: NoOp, cheater_reward: float) -> li
     if no_op.leaks:
         problems.append(f"the built image shows the answer in {', '.join(no_op.leaks[:5])}")
     if no_op.failing != checks.failing_at_start:
-        problems.append(f"tests that fail at the start: certified {checks.failing_at_start}, now {no_op.failing}")
+        changed = sorted(set(no_op.failing) ^ set(checks.failing_at_start))
+        problems.append(f"other tests fail at the start than was certified: {', '.join(changed[:5])}")
     if no_op.reward >= 1.0:
         problems.append("doing nothing passes")
     if cheater_reward >= 1.0:
