@@ -92,6 +92,22 @@ def tree_is(directory: str, names: Sequence[str]) -> str:
     return check(directory, "tree", _listed(sorted(names)), walk)
 
 
+def tree_holds(directory: str, contents: Mapping[str, bytes], form: str = "contents") -> str:
+    """Regular files below the directory have these bytes, by relative path; others may be there too (see `tree_is`)."""
+    wanted = _digests(contents)
+    loop = (
+        "for name, digest in expected.items():\n"
+        "    found = hashlib.sha256(read_bytes(os.path.join(path, name))).hexdigest()\n"
+        "    assert found == digest, f'{path}/{name} does not hold the expected bytes'"
+    )
+    return check(directory, form, "import hashlib\n", wanted, loop)
+
+
+def _digests(contents: Mapping[str, bytes]) -> str:
+    pairs = [(name, hashlib.sha256(data).hexdigest()) for name, data in sorted(contents.items())]
+    return "expected = {\n" + "".join(f"    {name!r}: {digest!r},\n" for name, digest in pairs) + "}"
+
+
 def absent(path: str) -> str:
     """Nothing has this name."""
     return check(path, "absent", "assert not os.path.lexists(path), f'{path} should not exist'")
@@ -107,3 +123,34 @@ def link_is(path: str, target: str) -> str:
     """A symbolic link with exactly this target text."""
     linked = "assert os.path.islink(path), f'{path} is not a symbolic link'"
     return check(path, "link", linked, f"assert os.readlink(path) == {target!r}, f'{{path}} points elsewhere'")
+
+
+def target_is(path: str, target: str) -> str:
+    """A symbolic link, relative or absolute, that leads to this absolute path."""
+    linked = "assert os.path.islink(path), f'{path} is not a symbolic link'"
+    return check(path, "target", linked, f"assert os.path.realpath(path) == {target!r}, f'{{path}} leads elsewhere'")
+
+
+def archive_holds(path: str, members: Mapping[str, bytes]) -> str:
+    """A tar archive, compressed or not, whose regular files are exactly these; a leading `./` in names is fine."""
+    read = (
+        "found = {}\n"
+        "try:\n"
+        "    with tarfile.open(fileobj=io.BytesIO(read_bytes(path))) as archive:\n"
+        "        for member in archive:\n"
+        "            content = archive.extractfile(member) if member.isreg() and member.size <= _LIMIT else None\n"
+        "            if content is not None:\n"
+        "                found[member.name.removeprefix('./')] = hashlib.sha256(content.read()).hexdigest()\n"
+        "except AssertionError:\n"
+        "    raise\n"
+        "except Exception as error:\n"
+        "    raise AssertionError(f'{path} is not a tar archive: {error}') from None"
+    )
+    imports = "import hashlib\nimport io\nimport tarfile\n"
+    verdict = "assert found == expected, f'{path} holds {sorted(found)}'"
+    return check(path, "members", imports, _digests(members), read, verdict)
+
+
+def starts_with(path: str, magic: bytes, form: str) -> str:
+    """The file begins with these bytes: what kind of compression it has."""
+    return check(path, form, f"assert read_bytes(path).startswith({magic!r}), f'{{path}} is not {form} data'")

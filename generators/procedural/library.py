@@ -8,16 +8,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from generators.procedural.families import (
+    archives,
+    awk_report,
+    checksums,
     csv_filter,
+    find_and_act,
+    json_query,
+    links_and_trees,
     log_analysis,
     permissions,
+    sed_edit,
+    text_columns,
 )
 from generators.procedural.family import Family
 
 FAMILIES: tuple[Family, ...] = (
+    archives,
+    awk_report,
+    checksums,
     csv_filter,
+    find_and_act,
+    json_query,
+    links_and_trees,
     log_analysis,
     permissions,
+    sed_edit,
+    text_columns,
 )
 """Sorted by name, so that what a seed draws does not depend on the order in which families were added to this file."""
 

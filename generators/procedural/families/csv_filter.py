@@ -75,8 +75,8 @@ def _unique(scene: Scene) -> Step:
     return Step(
         says=(
             f"Copy {scene.at}/{source} to {scene.at}/{target}, keeping the header and only the first row of each {key}, in the order of the file.",
-            f"Clean {scene.at}/{source} of repeats: when a {key} comes again, the later rows go. Header and order stay, the result is {scene.at}/{target}.",
-            f"Some {key} values occur more than once in {scene.at}/{source}; I only want the first row of each, header and order as they are, in {scene.at}/{target}.",
+            f"Clean {source} of repeats: when a {key} comes again, the later rows go. Header and order stay, the result is {scene.at}/{target}.",
+            f"Some {key} values occur more than once in {source}; I only want the first row of each, header and order as they are, in {scene.at}/{target}.",
         ),
         thought="A set of seen ids in awk keeps the first row and the order.",
         command=f"awk -F, '!seen[$1]++' {source} > {target}",
@@ -106,8 +106,8 @@ def _select(scene: Scene) -> Step:
     return Step(
         says=(
             f"Write the header and all rows of {scene.at}/{source} with city {city} and {amount} of at least {least} to {scene.at}/{target}, in their order.",
-            f"From {scene.at}/{source} keep the header and the {city} rows whose {amount} is {least} or more, order unchanged, as {scene.at}/{target}.",
-            f"I only need {city} from {scene.at}/{source}, and there only what has {amount} {least} and up: same header, same order, in {scene.at}/{target}.",
+            f"From {source} keep the header and the {city} rows whose {amount} is {least} or more, order unchanged, as {scene.at}/{target}.",
+            f"I only need {city} from {source}, and there only what has {amount} {least} and up: same header, same order, in {scene.at}/{target}.",
         ),
         thought="Compare the city exactly and the amount as a number, and let the first line through.",
         command=f"awk -F, 'NR == 1 || ($4 == \"{city}\" && $6 >= {least})' {source} > {target}",
@@ -145,9 +145,9 @@ def _join(scene: Scene) -> Step:
         says=(
             f"Append the columns name and team of {scene.at}/{lookup} to {scene.at}/{source}, matched by {key}, and write header and rows in their "
             f"order to {scene.at}/{target}; drop rows whose {key} is not in {lookup}.",
-            f"Join {scene.at}/{source} with {scene.at}/{lookup} on {key}: {scene.at}/{target} has the same columns in the same row order with name and team "
+            f"Join {source} with {lookup} on {key}: {scene.at}/{target} has the same columns in the same row order with name and team "
             f"added at the end, heading included. Rows without a partner are left out.",
-            f"I want to see names: take {scene.at}/{source}, look each {key} up in {scene.at}/{lookup} and add name and team as last columns (in the "
+            f"I want to see names: take {source}, look each {key} up in {lookup} and add name and team as last columns (in the "
             f"header too). Unknown ones drop out, the order stays, the result is {scene.at}/{target}.",
         ),
         thought="Read the small table into an array first; then each row with a known key gets its two columns, header included.",
@@ -177,7 +177,9 @@ def _totals(scene: Scene) -> Step:
     sums: dict[str, int] = {}
     for row in scene.rows:
         sums[row[column]] = sums.get(row[column], 0) + int(row[5])
-    rows: list[Row] = [(value, str(total)) for value, total in sorted(sums.items(), key=lambda item: (-item[1], item[0]))]
+    rows: list[Row] = [
+        (value, str(total)) for value, total in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+    ]
     source, target, checks = scene.advance((key, "total"), rows, "totals")
     scene.number = 1
     program = f'NR > 1 {{t[${column + 1}] += $6}} END {{for (k in t) print k "," t[k]}}'
@@ -186,9 +188,9 @@ def _totals(scene: Scene) -> Step:
         says=(
             f"Sum {amount} for each {key} of {scene.at}/{source} into {scene.at}/{target}: header `{key},total`, then one row each, largest total first, "
             f"equal totals by {key} in byte order.",
-            f"Total up {amount} by {key} from {scene.at}/{source} and save it as {scene.at}/{target} with the heading `{key},total`, highest total on top and "
+            f"Total up {amount} by {key} from {source} and save it as {scene.at}/{target} with the heading `{key},total`, highest total on top and "
             f"ties in alphabetical order of {key}.",
-            f"What is the sum of {amount} per {key} in {scene.at}/{source}? As CSV in {scene.at}/{target}, first line `{key},total`, biggest first; "
+            f"What is the sum of {amount} per {key} in {source}? As CSV in {scene.at}/{target}, first line `{key},total`, biggest first; "
             f"where totals are the same, {key} from a to z.",
         ),
         thought="Sum in an array past the header, sort by total then key, and put the new header in front.",
@@ -228,9 +230,9 @@ def _largest(scene: Scene) -> Step:
         says=(
             f"Write the {key} of the {rows} of {scene.at}/{source} with the largest {amount} to {scene.at}/{target}, one per line, largest first, equal "
             f"values by {key} in byte order; no header.",
-            f"Put the {key} of the top {rows} by {amount} in {scene.at}/{source} into {scene.at}/{target}: largest first, ties by {key} as text, no heading, "
+            f"Put the {key} of the top {rows} by {amount} in {source} into {scene.at}/{target}: largest first, ties by {key} as text, no heading, "
             "nothing else on the line.",
-            f"Just the {key} of the {rows} with the highest {amount} in {scene.at}/{source}, highest first (same value: {key} that sorts first), one a line "
+            f"Just the {key} of the {rows} with the highest {amount} in {source}, highest first (same value: {key} that sorts first), one a line "
             f"without a heading, in {scene.at}/{target}.",
         ),
         thought="Skip the header, sort numerically downwards with the key as tie-break, cut the first column.",

@@ -73,15 +73,15 @@ def _hits(rng: random.Random, count: int) -> list[Hit]:
 
 def _gather(scene: Scene, old: list[str], live: str) -> Step:
     merged = f"{scene.at}/{scene.log}"
-    archives = f"{scene.at}/{old[0]} and {scene.at}/{old[1]}"
+    archives = f"{old[0]} and {old[1]}"
     zipped = " ".join(old)
     return Step(
         says=(
             f"Write {merged}: all requests, oldest first, from {archives} (gzip, the first one is the oldest) followed by "
             f"{scene.at}/{live}. Keep the originals.",
-            f"Join the rotated logs {archives} (gzip, oldest named first) and the live {scene.at}/{live} into {merged}, so that the "
+            f"Join the rotated logs {archives} (gzip, oldest named first) and the live {live} into {merged}, so that the "
             "oldest request comes first; leave the originals where they are.",
-            f"Put the day back together in {merged}: {archives} in this order, unpacked, and {scene.at}/{live} at the end. The originals stay.",
+            f"Put the day back together in {merged}: {archives} in this order, unpacked, and {live} at the end. The originals stay.",
         ),
         thought="The rotated files hold the earlier part of the day, so they go first, uncompressed.",
         command=f"{{ zcat {zipped}; cat {live}; }} > {scene.log}",
@@ -111,9 +111,9 @@ def _top_clients(scene: Scene) -> Step:
         says=(
             f"Write the {count} client addresses with the most requests in {scene.at}/{scene.log} to {scene.at}/{out}, one line each as "
             "`COUNT ADDRESS` with a single space, most requests first, equal counts by address in byte order.",
-            f"Find the {count} busiest clients of {scene.at}/{scene.log}; {scene.at}/{out} should have a line `COUNT ADDRESS` for each (one "
+            f"Find the {count} busiest clients of {scene.log}; {scene.at}/{out} should have a line `COUNT ADDRESS` for each (one "
             "space, no padding), highest count on top, and addresses in plain text order where counts are equal.",
-            f"Who are our {count} heaviest callers in {scene.at}/{scene.log}? Put them in {scene.at}/{out} as `COUNT ADDRESS`, one space "
+            f"Who are our {count} heaviest callers in {scene.log}? Put them in {scene.at}/{out} as `COUNT ADDRESS`, one space "
             "between, largest count first; on a draw the address that sorts first as text wins.",
         ),
         thought="Count the first field, sort by count downwards and address upwards, and cut off the rest.",
@@ -148,9 +148,9 @@ def _statuses(scene: Scene) -> Step:
         says=(
             f"Write how often each status code occurs in {scene.at}/{scene.log} to {scene.at}/{out}, one `STATUS,COUNT` line each, ascending "
             "by status, without a header.",
-            f"Count the requests by HTTP status in {scene.at}/{scene.log} and save `STATUS,COUNT` lines, lowest status first and no header, "
+            f"Count the requests by HTTP status in {scene.log} and save `STATUS,COUNT` lines, lowest status first and no header, "
             f"in {scene.at}/{out}.",
-            f"I'd like {scene.at}/{out} to tell how many answers of each status {scene.at}/{scene.log} has: lines like `200,31`, in order of "
+            f"I'd like {scene.at}/{out} to tell how many answers of each status {scene.log} has: lines like `200,31`, in order of "
             "the status, no heading.",
         ),
         thought="The status is field nine; awk can count it and sort can order it.",
@@ -185,8 +185,8 @@ def _window(scene: Scene) -> Step:
     return Step(
         says=(
             f"Count the requests in {scene.at}/{scene.log} with a time from {span} and write that number alone to {scene.at}/{out}.",
-            f"How many requests came in from {span} according to {scene.at}/{scene.log}? Just the number in {scene.at}/{out}.",
-            f"Something happened in the hour {span}: put the number of requests that {scene.at}/{scene.log} shows for it, and nothing "
+            f"How many requests came in from {span} according to {scene.log}? Just the number in {scene.at}/{out}.",
+            f"Something happened in the hour {span}: put the number of requests that {scene.log} shows for it, and nothing "
             f"else, into {scene.at}/{out}.",
         ),
         thought="The hour follows the year in the time stamp, so I match it there and nowhere else.",
@@ -220,9 +220,9 @@ def _missing(scene: Scene) -> Step:
     paths = sorted({hit.path for hit in scene.hits if hit.status == 404})
     return Step(
         says=(
-            f"List every path that {scene.at}/{scene.log} answered with 404 once, sorted in byte order, one per line, in {scene.at}/{out}.",
-            f"Collect the requested paths that gave a 404 in {scene.at}/{scene.log}, without repeats and sorted, into {scene.at}/{out}.",
-            f"Which pages are missing? A sorted list without duplicates of the paths with status 404 in {scene.at}/{scene.log} goes to {scene.at}/{out}.",
+            f"List the paths that were answered with 404 in {scene.at}/{scene.log}, each once, sorted in byte order, one per line, in {scene.at}/{out}.",
+            f"Collect the requested paths that gave a 404 in {scene.log}, without repeats and sorted, into {scene.at}/{out}.",
+            f"Which pages are missing? A sorted list without duplicates of the paths with status 404 in {scene.log} goes to {scene.at}/{out}.",
         ),
         thought="Pick the path where the status field is exactly 404, then sort without repeats.",
         command=f"awk '$9 == 404 {{print $7}}' {scene.log} | LC_ALL=C sort -u > {out}",
@@ -262,9 +262,9 @@ def _error_rate(scene: Scene) -> Step:
         says=(
             f"Write the error rate per hour of {scene.at}/{scene.log} to {scene.at}/{out}: for each hour with requests a line `HH TOTAL ERRORS "
             "PERCENT`, where errors are statuses of 500 and above and the percentage is rounded down to a whole number; ascending by hour.",
-            f"Work out from {scene.at}/{scene.log} how each hour did: {scene.at}/{out} gets lines `HH TOTAL ERRORS PERCENT` (two-digit hour, all "
+            f"Work out from {scene.log} how each hour did: {scene.at}/{out} gets lines `HH TOTAL ERRORS PERCENT` (two-digit hour, all "
             "requests, those with status 500 or more, and their share in percent cut down to an integer), earliest hour first, silent hours left out.",
-            f"For every hour that occurs in {scene.at}/{scene.log} I need `HH TOTAL ERRORS PERCENT` in {scene.at}/{out}, in order of the hour. An error "
+            f"For every hour that occurs in {scene.log} I need `HH TOTAL ERRORS PERCENT` in {scene.at}/{out}, in order of the hour. An error "
             "is a status from 500 up; PERCENT is a whole number, rounded down.",
         ),
         thought="Split the time stamp to get the hour, count all and the 5xx ones, and print whole percentages.",

@@ -221,8 +221,8 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         title="Repair file permissions",
         place=place,
         openings=(
-            f"The permissions in {directory} need correcting.",
-            f"Somebody unpacked {directory} with the wrong umask and I need its permissions put right.",
+            f"This is about the permissions in {directory}.",
+            f"Somebody unpacked {directory} with the wrong umask.",
             f"Please sort out who may do what in {directory}.",
         ),
         steps=[_STEPS[index](scene) for index in chosen],

@@ -36,7 +36,7 @@ ip link set lo up
 exec chroot "$0/root" /usr/bin/python3 -I -c "$2"
 """
 
-_INSIDE = r'''
+_INSIDE = r"""
 import base64, json, os, shutil, signal, subprocess, sys, traceback
 
 HOME, START = "/home/agent", "/srv/start"
@@ -122,7 +122,7 @@ if not trouble:
         if number == 0 and not commands:
             rounds[0]["initial"] = check(order["initial_checks"])
 print(json.dumps({"trouble": trouble, "rounds": rounds}))
-'''
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,11 @@ def draw(family: Family, seed: int, depth: int) -> tuple[Piece, Place]:
 def problems_of(ground: Ground, family: Family, seed: int, depth: int) -> list[str]:
     """What is wrong with the piece that this family draws: every promise of `generators.procedural.family`, for real."""
     piece, place = draw(family, seed, depth)
-    return [*_drawing_problems(family, seed, depth, piece), *_form_problems(piece, depth, place), *_played_problems(ground, piece, place)]
+    return [
+        *_drawing_problems(family, seed, depth, piece),
+        *_form_problems(piece, depth, place),
+        *_played_problems(ground, piece, place),
+    ]
 
 
 def _drawing_problems(family: Family, seed: int, depth: int, piece: Piece) -> Iterable[str]:
@@ -229,7 +233,9 @@ def _form_problems(piece: Piece, depth: int, place: Place) -> Iterable[str]:
         yield "fewer than three mistakes or two error types"
     if bad := [mistake.step for mistake in piece.mistakes if not 0 <= mistake.step < len(piece.commands)]:
         yield f"mistakes at steps that do not exist: {bad}"
-    if bad_paths := [file.path for file in piece.files if not file.path.startswith(place.directory + "/") or file.owner != "agent"]:
+    if bad_paths := [
+        file.path for file in piece.files if not file.path.startswith(place.directory + "/") or file.owner != "agent"
+    ]:
         yield f"files outside the place or not the agent's: {bad_paths}"
     for ask in piece.asks:
         yield from (f"the ask does not state {path}: {ask[:200]}" for path in unstated(ask, piece))
@@ -281,7 +287,9 @@ def _played_problems(ground: Ground, piece: Piece, place: Place) -> Iterable[str
     if not reference.passed:
         yield f"the reference fails: {reference.failures} {reference.log}"
     for played in (start, reference, *others):
-        yield from (f"not by assertion: {name} {text}" for name, text in played.outcome.items() if text.startswith("error"))
+        yield from (
+            f"not by assertion: {name} {text}" for name, text in played.outcome.items() if text.startswith("error")
+        )
     for mistake, wrong, right in zip(piece.mistakes, others[: len(ways)], others[len(ways) :], strict=True):
         if wrong.passed:
             yield f"a mistake passes: {mistake.command}"
