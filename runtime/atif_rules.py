@@ -166,7 +166,7 @@ def _is_content(value: Any) -> bool:
 
 def _is_time(value: Any) -> bool:
     try:
-        datetime.fromisoformat(value.replace("Z", "+00:00"))
-    except (ValueError, AttributeError):
+        datetime.fromisoformat(value)
+    except (ValueError, TypeError):
         return False
     return True

@@ -48,8 +48,11 @@ def _fit(output: str, max_tokens: int, count_tokens: Callable[[str], int]) -> tu
     tokens = count_tokens(output)
     if tokens <= max_tokens:
         return output, _size(output)
-    half = max(1, len(output) * max_tokens // tokens // 2)
-    head, tail = _head(output[:half]), _tail(output[-half:])
+    half = len(output) * max_tokens // tokens // 2
+    # Where the ends are denser in tokens than the average, the first guess is too long.
+    while count_tokens(output[:half] + output[len(output) - half :]) > max_tokens and half > 0:
+        half = half * 3 // 4
+    head, tail = _head(output[:half]), _tail(output[len(output) - half :])
     kept = _size(head) + _size(tail)
     return f"{head}\n{_MARKER.format(f'{_size(output) - kept:,}')}\n{tail}", kept
 

@@ -5,8 +5,7 @@
     <action>done</action>                the task is finished
 
 Invariants (a change of any is a new version, see `AgentSettings.parser_version`):
-- Tags inside reasoning do not count; neither does anything in a block that is not closed: a command that was cut is
-  not run.
+- Tags inside reasoning do not count. An answer whose last tag is not closed was cut: nothing of it is run.
 - The LAST command wins. Endless Terminals' first models were trained with the first; its later ones with the last.
 - Only `<action>done</action>`, or the command `done` (a syntax error in bash, hence never a real one), means done; no
   phrase in prose does.
@@ -57,14 +56,15 @@ def parse_action(text: str) -> Action:
     """Read one answer."""
     spans, reasoning = split_reasoning(text, _TAGS)
     thought = "\n".join(part for part in (reasoning, _prose(spans)) if part)
-    commands = [_clean(span.content) for span in spans if span.tag == "command" and span.closed]
+    actions = [span for span in spans if span.tag]
+    if actions and not actions[-1].closed:
+        return Malformed("not_closed", thought)
+    commands = [_clean(span.content) for span in actions if span.tag == "command"]
     if commands and commands[-1] != "done":
         return _command(commands[-1], thought)
-    if commands or any(
-        span.tag == "action" and span.content.strip().lower() == "done" for span in spans if span.closed
-    ):
+    if commands or any(span.content.strip().lower() == "done" for span in actions):
         return Done(thought)
-    return Malformed("not_closed" if any(not span.closed for span in spans) else "no_action", thought)
+    return Malformed("no_action", thought)
 
 
 def _command(command: str, thought: str) -> Action:

@@ -104,7 +104,7 @@ class ChatClient:
         """Raises: UserError when the budget is in money and the model has no price."""
         self.base_url, self.model = base_url, model
         self.settings = settings or ChatSettings()
-        self.ledger = ledger or MemoryLedger()
+        self.ledger: CallLedger = MemoryLedger() if ledger is None else ledger
         self.gate = gate or Gate(Controller(self.settings.concurrency))
         self.budget = budget or Budget(BudgetSettings())
         self.budget.require_price(model)

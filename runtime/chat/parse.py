@@ -36,6 +36,12 @@ _FENCE = re.compile(r"\A\s*```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _REASONING_END = re.compile(rf"</({'|'.join(REASONING_TAGS)})\s*>", re.IGNORECASE)
 
 
+def _next_other(text: str, position: int) -> int:
+    """The end of a run of brackets: nothing sensible begins in nesting that deep."""
+    run = re.compile(r"[\[{\s]*").match(text, position)
+    return max(position + 1, run.end() if run else 0)
+
+
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
@@ -148,7 +154,9 @@ def _values(text: str) -> Iterator[Any]:
                 yield _CutOff()
                 return
             position = start + 1
-        except (ValueError, RecursionError):
+        except RecursionError:
+            position = _next_other(text, start)
+        except ValueError:
             position = start + 1
         else:
             yield value

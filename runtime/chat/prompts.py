@@ -44,7 +44,7 @@ class PromptLibrary:
             lstrip_blocks=True,
         )
 
-    def render(self, name: str, **values: object) -> Rendered:
+    def render(self, name: str, /, **values: object) -> Rendered:
         """Raises: UserError for a missing or unversioned template; jinja2.UndefinedError for a value not given."""
         source = self._source(name)
         return Rendered(
