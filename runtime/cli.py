@@ -55,32 +55,34 @@ def run(arguments: Sequence[str], *, group: str = GROUP) -> int:
     try:
         result = app(list(arguments))
     except UnknownCommandError:
-        return _fail(_unknown_command(arguments[0], app), 2)
-    except CycloptsError as error:
-        return _fail(str(error), 2)
+        message, code = _unknown_command(arguments[0], app), 2
     except KeyboardInterrupt:
         return EXIT_CODE
     except Exception as error:
-        cause = first_cause(error)
-        match cause:
-            case UserError() | TaskInvalid():
-                return _fail(str(cause), 2)
-            case RuntimeFault() | SandboxError():
-                return _fail(str(cause), 1)
-            case Interrupted():
-                return _fail(str(cause), EXIT_CODE)
-        raise
-    return result if isinstance(result, int) else 0
+        message, code = str(first_cause(error)), _exit_code(first_cause(error))
+        if code is None:
+            raise
+    else:
+        return result if isinstance(result, int) else 0
+    sys.stderr.write(f"termloom: {' '.join(message.split())}\n")
+    return code
+
+
+def _exit_code(error: BaseException) -> int | None:
+    """None: a bug."""
+    match error:
+        case CycloptsError() | UserError() | TaskInvalid():
+            return 2
+        case RuntimeFault() | SandboxError():
+            return 1
+        case Interrupted():
+            return EXIT_CODE
+    return None
 
 
 def main() -> NoReturn:
     """The program."""
     sys.exit(run(sys.argv[1:]))
-
-
-def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"termloom: {' '.join(message.split())}\n")
-    return code
 
 
 def _unknown_command(name: str, app: App) -> str:

@@ -21,10 +21,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, Self
 
-import anyio
 import anyio.lowlevel
 
 from runtime.bus.protocol import DeadLetter, QueueOptions, QueueState
+from runtime.bus.signal import Signal
 from runtime.errors import BusClosed
 
 
@@ -207,27 +207,11 @@ class QueueCore:
         )
 
 
-class _Signal:
-    """Wakes everyone who waits; each looks again for what it wants."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def notify(self) -> None:
-        self._event.set()
-        self._event = anyio.Event()
-
-    async def wait(self, timeout_s: float | None) -> None:
-        event = self._event
-        with anyio.move_on_after(timeout_s):
-            await event.wait()
-
-
 class _Queue:
     """A core and the signal of its changes."""
 
     def __init__(self, core: QueueCore, clock: Callable[[], float]) -> None:
-        self.core, self.clock, self.changed = core, clock, _Signal()
+        self.core, self.clock, self.changed = core, clock, Signal()
 
     def tick(self) -> None:
         if self.core.tick(self.clock()):

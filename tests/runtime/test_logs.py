@@ -35,11 +35,11 @@ def test_lines_are_json_with_bound_ids_and_warnings_are_shown(tmp_path: Path, ca
 def test_an_exception_is_kept_with_its_traceback(tmp_path: Path):
     with logging_to(tmp_path / "run.jsonl"):
         try:
-            raise ZeroDivisionError("by zero")
+            1 / 0  # noqa: B018
         except ZeroDivisionError:
             structlog.stdlib.get_logger("ours").exception("failed")
     (line,) = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
-    assert "ZeroDivisionError: by zero" in line["exception"]
+    assert "ZeroDivisionError: division by zero" in line["exception"]
 
 
 def test_nothing_is_left_configured(tmp_path: Path):

@@ -185,6 +185,12 @@ async def test_a_closed_database_says_so(tmp_path: Path):
         await Database(tmp_path / "s.db").transact(lambda connection: None)
 
 
+def start(script: str, path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 async def test_a_run_belongs_to_one_live_process(tmp_path: Path):
     script = (
         "import sys, anyio\nfrom pathlib import Path\nfrom runtime.store import Store\n"
@@ -196,9 +202,7 @@ async def test_a_run_belongs_to_one_live_process(tmp_path: Path):
         "anyio.run(main)\n"
     )
     path = tmp_path / "s.db"
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    child = start(script, path)
     try:
         assert child.stdout.readline() == "open\n"
         async with Store(path) as store:
