@@ -11,6 +11,7 @@ rest of the API through the same session, `end_input` the stream's transport. No
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import ssl
@@ -122,7 +123,7 @@ class Client:
         async with self.docker._query(
             URL(path).with_query(query),
             method=method,
-            data=data,
+            data=io.BytesIO(data) if isinstance(data, bytes) else data,
             headers={"Content-Type": content_type},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
         ) as response:

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -71,7 +72,7 @@ class ContainerProcess:
         self._user: User = user
         self._mark = mark
         self._pid = ""
-        self._pending: list[Chunk] = []
+        self._pending: deque[Chunk] = deque()
         self._closing, self._feeding = anyio.CancelScope(), anyio.CancelScope()
         self._closed = False
         self.exit_code: int | None = None
@@ -84,14 +85,14 @@ class ContainerProcess:
             raise SandboxLost(self._container.sandbox_id, "the process has ended") from error
 
     async def receive(self) -> Chunk | None:
-        chunk = self._pending.pop() if self._pending else await self._read()
+        chunk = self._pending.popleft() if self._pending else await self._read()
         if chunk is None:
             if self.exit_code is None:
                 self.exit_code = await self._await_end()
             return None
         name, data = chunk
         if len(data) > _CHUNK:
-            self._pending.append((name, data[_CHUNK:]))
+            self._pending.appendleft((name, data[_CHUNK:]))
         return name, data[:_CHUNK]
 
     async def aclose(self) -> None:
@@ -174,19 +175,16 @@ class ContainerProcess:
     async def _open(self) -> None:
         """Attach, and read the process id."""
         await self._container.tasks.start(self._close_after_end)
-        head = b""
+        head = {"out": b"", "err": b""}
         with answering("starting a process", CALL_S):
-            while b"\n" not in head:
-                chunk = await self._read()
-                if chunk is None:
-                    raise await self._not_started(head)
-                head += chunk[1]
-        pid, _, rest = head.partition(b"\n")
+            while b"\n" not in head["out"] and (chunk := await self._read()) is not None:
+                head[chunk[0]] += chunk[1]
+        pid, _, rest = head["out"].partition(b"\n")
         if not pid.isdigit():
-            raise await self._not_started(head)
+            raise await self._not_started(head["out"] + head["err"])
         self._pid = pid.decode()
-        if rest:
-            self._pending.append(("out", rest))
+        early: tuple[Chunk, ...] = (("out", rest), ("err", head["err"]))
+        self._pending.extend(chunk for chunk in early if chunk[1])
 
     async def _not_started(self, text: bytes) -> SandboxError:
         if await self._container.ends():
@@ -196,19 +194,24 @@ class ContainerProcess:
     async def _close_after_end(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """End the reading when the process or the container has ended, though something holds the stream open."""
         container = self._container
-        with self._closing:
-            while True:
-                with container.watch.ending(self._exec_id, container.key) as ended:
-                    task_status.started()
-                    await ended.wait()
-                try:
-                    if (await self._record())["Running"] and await container.running():
-                        continue
-                except SandboxError:
-                    pass  # as good as ended
+        try:
+            with self._closing:
+                ended = False
+                while not ended:
+                    with container.watch.ending(self._exec_id, container.key) as woken:
+                        task_status.started()
+                        await woken.wait()
+                    ended = not await self._goes_on()
                 await anyio.sleep(_LINGER_S)
+        finally:
+            with anyio.CancelScope(shield=True):
                 await self._stream.close()
-                return
+
+    async def _goes_on(self) -> bool:
+        try:
+            return bool((await self._record())["Running"]) and await self._container.running()
+        except SandboxError:
+            return False
 
 
 async def start_process(
