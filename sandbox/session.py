@@ -45,7 +45,9 @@ class SessionHost(ShellHost, Protocol):
     @property
     def id(self) -> str: ...
 
-    async def exec(self, argv: Sequence[str], *, user: User = "agent", timeout_s: float = 60.0) -> ExecResult: ...
+    async def exec(
+        self, argv: Sequence[str], *, user: User = "agent", cwd: str | None = None, timeout_s: float = 60.0
+    ) -> ExecResult: ...
 
 
 class ShellSession:
@@ -59,10 +61,15 @@ class ShellSession:
         self._busy = self._closed = False
 
     @classmethod
-    async def open(cls, host: SessionHost, *, cwd: str, env: Mapping[str, str], output_limit: int) -> ShellSession:
-        """Start a shell in `cwd`. Raises: SandboxLost; EngineFault when it does not start or cannot enter `cwd`."""
-        shell = await Shell.start(host, env, [cwd])
-        return cls(host, shell, env=env, output_limit=output_limit)
+    async def open(
+        cls, host: SessionHost, *, cwd: str | None, env: Mapping[str, str] | None, output_limit: int
+    ) -> ShellSession:
+        """Start a shell in `cwd`; None is the image's WORKDIR, else the agent's home.
+
+        Raises: SandboxLost; EngineFault when it does not start or cannot enter `cwd`.
+        """
+        shell = await Shell.start(host, env or {}, [cwd] if cwd else [])
+        return cls(host, shell, env=env or {}, output_limit=output_limit)
 
     async def run(self, command: str, *, timeout_s: float = 10.0, stdin: bytes | None = None) -> CommandResult:
         """See `sandbox.engine.Session.run`. `stdin` may hold any byte and should be small: it travels with the command.
@@ -161,7 +168,7 @@ class ShellSession:
         """Whether the killer did its work. Raises: SandboxLost."""
         argv = killer_argv(mode, shell=shell.pid, since=command.since, last=command.last_pid)
         try:
-            result = await self._host.exec(argv, timeout_s=_KILL_EXEC_S)
+            result = await self._host.exec(argv, cwd="/", timeout_s=_KILL_EXEC_S)
         except EngineFault:
             return False
         return result.exit_code == 0

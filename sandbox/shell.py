@@ -80,12 +80,12 @@ class Shell:
 
     @classmethod
     async def start(cls, host: ShellHost, env: Mapping[str, str], directories: Sequence[str]) -> Shell:
-        """Start a shell in the first of `directories` that can be entered.
+        """Start a shell in the first of `directories` that can be entered; without any, where the engine starts it.
 
         Raises: SandboxLost; EngineFault when it does not start or can enter none.
         """
         nonce = new_nonce()
-        shell = cls(await host.spawn(supervisor_argv(), env=env, cwd="/"), nonce)
+        shell = cls(await host.spawn(supervisor_argv(), env=env, cwd="/" if directories else ""), nonce)
         try:
             with anyio.fail_after(_START_S):
                 await shell._duplex.send(setup_lines(nonce, directories))
@@ -178,6 +178,6 @@ class Shell:
 
 
 def _stamp(rest: str) -> tuple[int, int] | None:
-    """Clock tick and newest process id from the texts of /proc/uptime and /proc/loadavg; None when they are not those."""
+    """Clock tick and newest process id from the texts of /proc/uptime and /proc/loadavg; None when it is not they."""
     found = re.fullmatch(r"(\d+)\.(\d\d) \S+\s+(?:\S+ ){4}(\d+)\s*", rest)
     return (int(found[1]) * _TICKS_PER_SECOND + int(found[2]), int(found[3])) if found else None

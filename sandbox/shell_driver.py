@@ -80,7 +80,7 @@ def setup_lines(nonce: str, directories: Sequence[str]) -> bytes:
 
     Answered by the record `hello`: status of entering a directory, process id, directory.
     """
-    enter = b" || ".join(b"\\builtin cd -- " + quoted(_encode(path)) for path in directories)
+    enter = b" || ".join(b"\\builtin cd -- " + quoted(_encode(path)) for path in directories) or b"\\builtin :"
     lines = (
         nonce.encode(),
         b"PS1= PS2=; \\unset PS0 PROMPT_COMMAND MAILCHECK TMOUT HISTFILE; \\builtin shopt -u checkwinsize; "
@@ -162,11 +162,15 @@ done 2>/dev/null
 exit 0
 """
 """Stops processes of the agent inside the sandbox, with builtins alone, so that it works in any image and at the
-process limit. A process belongs to the command when it started after the stamp: later clock tick, or the same tick and a higher
-process id. Zombies count as gone. Modes: `interrupt` asks the shell to give up the command (a shell that would not
-listen is killed), then asks the processes to end: in this order, so that nothing more of the command can run; `kill`
-ends them and returns 0
-when none is left; `shell` ends the shell before them; `everything` ends every process of the agent."""
+process limit. A process belongs to the command when it started after the stamp: in a later clock tick, or in the same
+tick and with a higher process id. Zombies count as gone. The modes:
+
+interrupt   ask the shell to give up the command (one that ignores that is killed), then ask the processes to end: in
+            this order, so that nothing more of the command can run
+kill        end the processes; fails when one is left
+shell       end the shell, then the processes
+everything  end every process of the agent
+"""
 
 
 def killer_argv(mode: str, *, shell: int, since: int, last: int) -> list[str]:

@@ -124,23 +124,25 @@ class LocalHost:
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Duplex:
         transport, streams = await asyncio.get_running_loop().subprocess_exec(
-            _Streams, *self._argv(argv, env), cwd=cwd, start_new_session=True
+            _Streams, *self._argv(argv, env), cwd=cwd or "/tmp", start_new_session=True
         )
         return LocalDuplex(transport, streams)
 
-    async def exec(self, argv: Sequence[str], *, user: User = "agent", timeout_s: float = 60.0) -> ExecResult:
+    async def exec(
+        self, argv: Sequence[str], *, user: User = "agent", cwd: str | None = None, timeout_s: float = 60.0
+    ) -> ExecResult:
         assert user == "agent"
         with anyio.fail_after(timeout_s):
-            done = await anyio.run_process(self._argv(argv, {}), check=False)
+            done = await anyio.run_process(self._argv(argv, {}), cwd=cwd, check=False)
         return ExecResult(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
     def processes(self) -> list[str]:
         """Command lines of the agent's processes inside, seen from outside."""
-        inside = os.readlink(f"/proc/{self._init}/ns/pid")
+        inside = Path(f"/proc/{self._init}/ns/pid").readlink()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if os.readlink(process / "ns/pid") == inside and process.stat().st_uid == int(UID):
+                if (process / "ns/pid").readlink() == inside and process.stat().st_uid == int(UID):
                     found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
             except OSError:
                 continue
