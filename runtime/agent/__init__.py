@@ -1,1 +1,3 @@
-"""The agent: think, one command, observe, until done or a limit."""
+"""The agent: think, one command, observe, until done or a limit is reached."""
+
+__all__ = ["episode", "observation", "parser", "policy", "scripted", "settings"]

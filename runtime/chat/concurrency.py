@@ -172,8 +172,8 @@ class Gate:
 
     async def _enter(self) -> Ticket:
         await checkpoint()
-        ticket = None if self._queue else self.controller.try_enter()
-        return ticket or await self._wait()
+        # Nobody can overtake: a free place is given to the queue in the moment it becomes free.
+        return self.controller.try_enter() or await self._wait()
 
     async def _wait(self) -> Ticket:
         waiter = _Waiter()

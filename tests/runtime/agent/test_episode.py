@@ -100,9 +100,14 @@ async def test_the_room_left_bounds_the_answer():
 
     policy = Asked([command("ls"), DONE])
     settings = AgentSettings(context_tokens=1500, max_tokens_per_turn=1200, temperature=0.6)
-    await run_episode(policy, ScriptedSession(["x" * 1200]), "Do it.", settings, key="item/2")
+    episode = await run_episode(policy, ScriptedSession(["x" * 1200]), "Do it.", settings, key="item/2")
     (first, *_), (second, temperature, key) = limits
-    assert second < first <= 1200
+    turn = episode.turns[0]
+    used = turn.prompt_tokens + turn.completion_tokens + policy.count_tokens(turn.observation)
+    assert (first, second) == (
+        min(1200, 1500 - policy.count_tokens("".join(m.content for m in episode.opening))),
+        1500 - used,
+    )
     assert (temperature, key) == (0.6, "item/2/2")
 
 
