@@ -20,9 +20,10 @@ from generators.summary import Summary, summarise
 from generators.taxonomy import load_taxonomy
 from runtime.bus import MemoryBus
 from runtime.errors import UserError
+from runtime.events import OnEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
-from runtime.runner import OnEvent, Runner, RunResult
+from runtime.runner import Runner, RunResult
 from runtime.settings import GenerateSettings, Settings
 from runtime.store import Store
 from sandbox.engine import Engine
@@ -104,7 +105,7 @@ def _categories(settings: GenerateSettings) -> tuple[str, ...]:
 
     if missing := sorted(set(settings.categories) - set(CATEGORIES)):
         covered = ", ".join(CATEGORIES)
-        raise UserError("--category", f"no task family makes {missing[0]!r}", f"Choose from {covered}; or --author chat")
+        raise UserError("--category", f"no task family makes {missing[0]!r}", f"There are {covered}")
     return settings.categories or CATEGORIES
 
 
