@@ -113,6 +113,20 @@ class GenerateSettings(Section):
     examine_rounds: PositiveInt = 3
     certificate_repeats: PositiveInt = 3
     """The reference must pass this many times, each in a fresh sandbox."""
+    author: Literal["procedural", "chat"] = "procedural"
+    """Who plays the roles: task families that need no model, or the endpoint of the section `chat`."""
+    attempts_least: PositiveInt = 4
+    """Attempts that say something about the pass rate; with one success among them no more are made."""
+    candidates_per_task: PositiveInt = 4
+    """A run gives up after this many candidates for each task asked for: a yield below a quarter wants another author."""
+    command_timeout_s: PositiveFloat = 60.0
+    """For one command of a reference that is played back."""
+    categories: tuple[str, ...] = ()
+    """Empty: all."""
+    levels: tuple[int, ...] = ()
+    """Empty: all, 1 to 10."""
+    overlap: Path | None = None
+    """Word n-grams of benchmarks, one a line, that no task may hold."""
 
 
 class Price(Section):
