@@ -1,8 +1,9 @@
 """Advantages: from rewards and values to what each sampled token is worth.
 
-All functions are pure and work on right-padded batches: `B` sequences of `T` tokens. `mask[b, t]` is 1 where token `t` was sampled
-by the policy (trainable) and 0 for prompt, observation and padding. Estimators run on the trainable subsequence alone: inserting
-or removing untrainable tokens anywhere changes nothing, and the reward sits on the last trainable token.
+All functions are pure and work on right-padded batches: `B` sequences of `T` tokens. `mask[b, t]` is 1 where token
+`t` was sampled by the policy (trainable) and 0 for prompt, observation and padding. Estimators run on the trainable
+subsequence alone: inserting or removing untrainable tokens anywhere changes nothing, and the reward sits on the
+last trainable token.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 1.0) -> tuple[Tensor, Tensor]:
+def gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438, eq. 16) on the trainable subsequence.
 
     The accumulators are carried across untrainable tokens, so an observation neither decays nor dilutes credit.

@@ -35,7 +35,9 @@ def test_packed_log_probabilities_equal_the_plain_model(row_tokens):
             want = distribution[sample.ids[t]] if trainable else torch.tensor(0.0)
             torch.testing.assert_close(got[row, t], want, atol=1e-5, rtol=0)
             if trainable:
-                torch.testing.assert_close(entropy[row, t], -(distribution.exp() * distribution).sum(), atol=1e-5, rtol=0)
+                torch.testing.assert_close(
+                    entropy[row, t], -(distribution.exp() * distribution).sum(), atol=1e-5, rtol=0
+                )
 
 
 def test_values_do_not_see_the_token_they_judge():

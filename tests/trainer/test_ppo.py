@@ -68,7 +68,9 @@ def test_micro_batches_change_no_gradient():
     for reduction in ("sequence_mean", "token_mean"):
         results = []
         for micro in (1, 3, 8):
-            one = learner(with_changes(micro_batch=micro, reduction=reduction, policy_minibatch=8, critic_minibatch=8, epochs=1))
+            one = learner(
+                with_changes(micro_batch=micro, reduction=reduction, policy_minibatch=8, critic_minibatch=8, epochs=1)
+            )
             one.update(episodes(one.policy))
             results.append(weights(one.policy))
         for other in results[1:]:

@@ -1,6 +1,7 @@
 """Fine-tuning: weights, packing, schedule, and that it fits."""
 
 import math
+from itertools import pairwise
 
 import torch
 
@@ -58,7 +59,12 @@ def test_fine_tuning_fits_and_repeats():
 
 def test_it_can_be_stopped_early():
     steps = []
-    fine_tune(small_llama(23, hidden=32, layers=1), examples(), SFTConfig(batch=1), on_step=lambda step, m: steps.append(step) or step == 2)
+    fine_tune(
+        small_llama(23, hidden=32, layers=1),
+        examples(),
+        SFTConfig(batch=1),
+        on_step=lambda step, m: steps.append(step) or step == 2,
+    )
     assert steps == [0, 1, 2]
 
 
@@ -67,7 +73,7 @@ def test_the_schedule_rises_then_falls_to_zero():
     assert values[0] == 0.1
     assert values[9] == values[10] == 1.0
     assert values[100] < 1e-9
-    assert all(a >= b for a, b in zip(values[10:], values[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(values[10:]))
 
 
 async def test_masked_turns_are_seen_and_not_imitated(tokenizer):  # noqa: F811

@@ -1,11 +1,12 @@
 """A policy served by SGLang, over its native HTTP API: ids in, ids out (`/generate`), weights from disk.
 
-The hand-over is all or nothing: new requests wait, running ones are put back into the server's queue (`pause`, mode retract), the
-weights are loaded under their version and the cache is flushed, then the server goes on and must name the new version before requests are let in
-again. Whatever fails on the way leaves the client closed to requests (`HandoverFailed`) until a later hand-over succeeds.
+The hand-over is all or nothing: new requests wait, running ones are put back into the server's queue (`pause`, mode
+retract), the weights are loaded under their version and the cache is flushed, then the server goes on and must name
+the new version before requests are let in again. Whatever fails on the way leaves the client closed to requests
+(`HandoverFailed`) until a later hand-over succeeds.
 
-A checkpoint whose tensors have other shapes kills the server, so shapes are compared with those of the directory it serves before it is asked.
-Probed with SGLang 0.5.20 and 0.5.23; version spans for each token need 0.5.20.
+A checkpoint whose tensors have other shapes kills the server, so shapes are compared with those of the directory it
+serves before it is asked. Probed with SGLang 0.5.20 and 0.5.23; version spans for each token need 0.5.20.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class SGLangClient:
-    """One SGLang server. Use as an async context manager; entering it probes the server and fails when it cannot do what is needed.
+    """One SGLang server. Use as an async context manager; entering it probes the server and fails
+    when that cannot do what is needed.
 
     Args:
         base_url: `http://host:port` of the worker itself (a router forwards `/generate` only).
@@ -33,7 +35,9 @@ class SGLangClient:
         control_deadline_s: for a whole hand-over.
     """
 
-    def __init__(self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None) -> None:
+    def __init__(
+        self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None
+    ) -> None:
         self.base_url = base_url.rstrip("/")
         self._deadline_s, self._control_deadline_s = deadline_s, control_deadline_s
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -78,7 +82,8 @@ class SGLangClient:
         return _continuation(answer, self.base_url)
 
     async def score(self, ids: Sequence[int]) -> list[float]:
-        """Log-probabilities of ids[1:] under the served weights, at temperature 1: the engine's side of a fingerprint."""
+        """Log-probabilities of ids[1:] under the served weights, at temperature 1: the engine's side of a
+        fingerprint."""
         body = {
             "input_ids": list(ids),
             "return_logprob": True,
@@ -134,13 +139,17 @@ class SGLangClient:
         old = tensor_shapes(self._served)
         wrong = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
         if wrong:
-            raise HandoverFailed(self.base_url, version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}")
+            raise HandoverFailed(
+                self.base_url, version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}"
+            )
 
     async def __aenter__(self) -> Self:
         import aiohttp
 
         self._http: aiohttp.ClientSession = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=10), headers=self._headers
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            headers=self._headers,
         )
         try:
             info = await self._info()
@@ -157,9 +166,17 @@ class SGLangClient:
         await self._http.close()
 
     async def _probe(self) -> None:
-        """The server must take ids as they are and say which version each token came from. Raises: PolicyUnavailable."""
+        """The server must take ids as they are and say which version each token came from.
+
+        Raises: PolicyUnavailable.
+        """
         answer = await self._post(
-            "/generate", {"input_ids": [1, 2, 3], "return_logprob": True, "sampling_params": {"max_new_tokens": 1, "temperature": 1.0}}
+            "/generate",
+            {
+                "input_ids": [1, 2, 3],
+                "return_logprob": True,
+                "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+            },
         )
         if answer["meta_info"].get("prompt_tokens") != 3 or len(_continuation(answer, self.base_url).ids) != 1:
             raise PolicyUnavailable(self.base_url, "it does not take and return token ids as they are")
@@ -208,7 +225,9 @@ def _continuation(answer: Mapping[str, Any], endpoint: str) -> Continuation:
         raise PolicyUnavailable(endpoint, f"/generate answered in an unknown form: {error!r}") from error
     if len(versions) != len(ids):
         raise PolicyUnavailable(endpoint, f"/generate gave versions for {len(versions)} of {len(ids)} tokens")
-    return Continuation(ids=ids, logprobs=logprobs, versions=versions, finish=finish if finish in ("stop", "length") else "abort")
+    return Continuation(
+        ids=ids, logprobs=logprobs, versions=versions, finish=finish if finish in ("stop", "length") else "abort"
+    )
 
 
 def _version(text: str) -> int:
@@ -218,7 +237,9 @@ def _version(text: str) -> int:
 
 
 def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors in a directory of safetensors files, from their headers. Raises: OSError, ValueError."""
+    """Names and shapes of the tensors in a directory of safetensors files, from their headers. Raises: OSError,
+    ValueError.
+    """
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{directory} holds no safetensors file")
