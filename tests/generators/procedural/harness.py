@@ -206,7 +206,7 @@ def draw(family: Family, seed: int, depth: int) -> tuple[Piece, Place]:
 
 
 def problems_of(ground: Ground, family: Family, seed: int, depth: int) -> list[str]:
-    """What is wrong with the piece that this family draws: every promise of `generators.procedural.family`, for real."""
+    """What is wrong with the piece that this family draws: every promise of a family, for real."""
     piece, place = draw(family, seed, depth)
     return [
         *_drawing_problems(family, seed, depth, piece),
