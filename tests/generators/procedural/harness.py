@@ -48,7 +48,8 @@ SHELL = 'for c in "$@"; do eval "$c" </dev/null; echo "exit $?" >&2; done'
 
 
 def bash(*argv, timeout=60):
-    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, **AGENT)
+    quiet = dict(stdin=subprocess.DEVNULL, capture_output=True)
+    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, timeout=timeout, **quiet, **AGENT)
 
 
 def lay_out(files):
@@ -129,7 +130,7 @@ print(json.dumps({"trouble": trouble, "rounds": rounds}))
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One way through: outcome by check (empty = passed, else `failed: ...` or `error: ...`), and the shell's output."""
+    """One way through: outcome by check (empty, `failed: ...` or `error: ...`), and the shell's output."""
 
     outcome: dict[str, str]
     log: str
@@ -205,7 +206,7 @@ def draw(family: Family, seed: int, depth: int) -> tuple[Piece, Place]:
 
 
 def problems_of(ground: Ground, family: Family, seed: int, depth: int) -> list[str]:
-    """What is wrong with the piece that this family draws: every promise of `generators.procedural.family`, for real."""
+    """What is wrong with the piece that this family draws: every promise of a family, for real."""
     piece, place = draw(family, seed, depth)
     return [
         *_drawing_problems(family, seed, depth, piece),
