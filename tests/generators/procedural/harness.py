@@ -48,7 +48,8 @@ SHELL = 'for c in "$@"; do eval "$c" </dev/null; echo "exit $?" >&2; done'
 
 
 def bash(*argv, timeout=60):
-    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, **AGENT)
+    quiet = dict(stdin=subprocess.DEVNULL, capture_output=True)
+    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, timeout=timeout, **quiet, **AGENT)
 
 
 def lay_out(files):
@@ -129,7 +130,7 @@ print(json.dumps({"trouble": trouble, "rounds": rounds}))
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One way through: outcome by check (empty = passed, else `failed: ...` or `error: ...`), and the shell's output."""
+    """One way through: outcome by check (empty, `failed: ...` or `error: ...`), and the shell's output."""
 
     outcome: dict[str, str]
     log: str
