@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from generators.messages import Mistake
 from generators.procedural import words
 from generators.procedural.checks import check, present, tree_holds, tree_is
 from generators.procedural.family import Piece, Place
@@ -84,7 +85,7 @@ def _bytes(tree: Tree) -> dict[str, bytes]:
 
 
 def _patch(old: Tree, new: Tree) -> str:
-    parts = []
+    parts: list[str] = []
     for file in sorted(set(old) & set(new)):
         before, after = (_text(tree[file]).splitlines(keepends=True) for tree in (old, new))
         parts += difflib.unified_diff(before, after, f"a/{file}", f"b/{file}")
@@ -184,7 +185,7 @@ def _take_back(rng: random.Random, place: Place, stem: str) -> Job:
     )
 
 
-def _wrong_ways(folder: str, patch: str, reverse: str) -> tuple:  # type: ignore[type-arg]
+def _wrong_ways(folder: str, patch: str, reverse: str) -> tuple[Mistake, ...]:
     clean = f"find {folder} -name '*.rej' -delete -o -name '*.orig' -delete"
     return (
         slip(
