@@ -59,7 +59,7 @@ def compose(blueprint: Blueprint) -> ProceduralTask:
     return ProceduralTask(
         draft=_draft(rng, blueprint, families, pieces),
         environment=_environment(pieces, places),
-        final_tests=test_module(check for piece in pieces for check in piece.checks),
+        final_tests=module_of(check for piece in pieces for check in piece.checks),
         reference=Reference(
             commands=tuple(command for piece in pieces for command in piece.commands),
             thoughts=tuple(thought for piece in pieces for thought in piece.thoughts),
@@ -74,7 +74,7 @@ def commands_for(level: int, rng: random.Random) -> int:
     return level if level < 10 else rng.randint(10, 12)
 
 
-def test_module(sources: Iterable[str]) -> str:
+def module_of(sources: Iterable[str]) -> str:
     """A pytest module of these functions behind the prelude; a name that occurs again gets a number."""
     seen: dict[str, int] = {}
     parts = [PRELUDE.rstrip("\n")]
@@ -178,7 +178,7 @@ def _environment(pieces: Sequence[Piece], places: Sequence[Place]) -> Environmen
     return Environment(
         dockerfile=BASE_DOCKERFILE + "\n".join(lines) + "\n",
         files=tuple(_context_file(file) for file in files),
-        initial_tests=test_module(check for piece in pieces for check in piece.initial_checks),
+        initial_tests=module_of(check for piece in pieces for check in piece.initial_checks),
     )
 
 

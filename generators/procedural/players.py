@@ -105,8 +105,12 @@ class ProceduralCheater:
     """Tries one of the cheap ways to a reward; which one is a function of the item."""
 
     async def cheat(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox) -> Played:
-        rng = random.Random(f"{blueprint.seed}/cheat")
-        return await _play(CHEATS[rng.choice(sorted(CHEATS))](draft.instruction), sandbox)
+        return await _play(CHEATS[self.choose(blueprint)](draft.instruction), sandbox)
+
+    @staticmethod
+    def choose(blueprint: Blueprint) -> str:
+        """The name of the way that this item's cheater tries."""
+        return random.Random(f"{blueprint.seed}/cheat").choice(sorted(CHEATS))
 
 
 def _nothing(instruction: str) -> tuple[str, ...]:

@@ -19,8 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from generators.messages import Mistake
-from generators.procedural.compose import setup_script
+from generators.procedural.compose import CONTEXT_DIR, ProceduralTask, setup_script
 from generators.procedural.family import Family, Piece, Place
 from generators.procedural.prelude import PRELUDE
 from sandbox.spec import AGENT_HOME, File
@@ -46,7 +48,8 @@ SHELL = 'for c in "$@"; do eval "$c" </dev/null; echo "exit $?" >&2; done'
 
 
 def bash(*argv, timeout=60):
-    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, **AGENT)
+    quiet = dict(stdin=subprocess.DEVNULL, capture_output=True)
+    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, timeout=timeout, **quiet, **AGENT)
 
 
 def lay_out(files):
@@ -67,7 +70,7 @@ def set_up(scripts):
     for script in scripts:
         done = bash("-c", script)
         if done.returncode:
-            return done.stderr.decode(errors="replace")
+            return "exit code %d: %s" % (done.returncode, done.stderr.decode(errors="replace"))
     return ""
 
 
@@ -127,7 +130,7 @@ print(json.dumps({"trouble": trouble, "rounds": rounds}))
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One way through: outcome by check (empty = passed, else `failed: ...` or `error: ...`), and the shell's output."""
+    """One way through: outcome by check (empty, `failed: ...` or `error: ...`), and the shell's output."""
 
     outcome: dict[str, str]
     log: str
@@ -245,6 +248,21 @@ def _form_problems(piece: Piece, depth: int, place: Place) -> Iterable[str]:
             yield f"truth too short to look for: {text!r}"
         if any(text in given for given in texts):
             yield f"truth is given away: {text[:80]!r}"
+
+
+def play_task(ground: Ground, task: ProceduralTask, ways: Sequence[Sequence[str]]) -> list[Round]:
+    """Play a whole task's ways; the first round is always the untouched start."""
+    run_lines = [line for line in task.environment.dockerfile.splitlines() if line.startswith("RUN [")]
+    return ground.try_rounds(
+        files=[
+            replace(file, path=f"{AGENT_HOME}/{file.path.removeprefix(CONTEXT_DIR + '/')}")
+            for file in task.environment.files
+        ],
+        setup=[json.loads(line.removeprefix("RUN "))[-1] for line in run_lines],
+        rounds=[(), *ways],
+        checks=task.final_tests,
+        initial_checks=task.environment.initial_tests,
+    )
 
 
 def unstated(ask: str, piece: Piece) -> list[str]:
