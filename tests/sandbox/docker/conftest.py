@@ -18,6 +18,8 @@ from sandbox.docker.sandbox import DockerSandbox
 from sandbox.spec import BuildContext, Limits, Profile, SandboxSpec
 
 OpenEngine = Callable[[], AbstractAsyncContextManager[DockerEngine]]
+RUN = f"tests-{os.getpid()}"
+"""Tells this test run apart from others on the same engine."""
 LIMITS = Limits(memory_mb=256, pids=64, lifetime_s=120.0)
 
 
@@ -47,11 +49,15 @@ def open_docker(base: Base) -> OpenEngine:
 
 @asynccontextmanager
 async def started(
-    engine: DockerEngine, *, dockerfile: str = BASE_DOCKERFILE, profile: Profile = Profile.AGENT, limits: Limits = LIMITS
+    engine: DockerEngine,
+    *,
+    dockerfile: str = BASE_DOCKERFILE,
+    profile: Profile = Profile.AGENT,
+    limits: Limits = LIMITS,
 ) -> AsyncIterator[DockerSandbox]:
     """A sandbox over an image built from `dockerfile`."""
     built = await engine.build(BuildContext(dockerfile=dockerfile))
     assert built.ok, built.log_tail
-    spec = SandboxSpec(image=built.image, profile=profile, limits=limits, run_id="tests", purpose="test")
+    spec = SandboxSpec(image=built.image, profile=profile, limits=limits, run_id=RUN, purpose="test")
     async with await engine.create(spec) as sandbox:
         yield sandbox

@@ -45,7 +45,10 @@ async def test_exit_code_and_both_streams_come_back(open_docker: OpenEngine) -> 
 
 async def test_agent_is_an_ordinary_user_in_its_home_with_a_clean_environment(open_docker: OpenEngine) -> None:
     async with open_docker() as engine, started(engine) as sandbox:
-        assert await say(sandbox, "id -un; pwd; echo $HOME $LANG $TERM") == "agent\n/home/agent\n/home/agent C.UTF-8 dumb\n"
+        assert (
+            await say(sandbox, "id -un; pwd; echo $HOME $LANG $TERM")
+            == "agent\n/home/agent\n/home/agent C.UTF-8 dumb\n"
+        )
         assert await say(sandbox, "id -u; echo $HOME", user="root") == "0\n/root\n"
         assert await say(sandbox, "echo $A; pwd", env={"A": "b c"}, cwd="/tmp") == "b c\n/tmp\n"
 
@@ -139,8 +142,8 @@ async def test_spawned_shell_answers_line_by_line_and_ends_by_itself(open_docker
         assert await read_until(shell, b"/tmp\n") == b"hello\n/tmp\n"
         await shell.send(b"exit 3\n")
         assert await read_all(shell) == b""
+        await shell.aclose()
         with pytest.raises(SandboxLost):
-            await shell.aclose()
             await shell.send(b"more\n")
 
 
