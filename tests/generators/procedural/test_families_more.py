@@ -1,4 +1,4 @@
-"""What several families stand on: the prelude's structured readers, the agent's rights in checks, zones written by hand.
+"""What several families stand on: the structured readers, the agent's rights in checks, zones written by hand.
 
 The families themselves are tried in `test_families`, all of them alike.
 """
