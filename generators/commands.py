@@ -29,6 +29,8 @@ async def generate(
     attempts: int | None = None,
     level: Annotated[list[int] | None, Parameter(negative="")] = None,
     category: Annotated[list[str] | None, Parameter(negative="")] = None,
+    family: Annotated[list[str] | None, Parameter(negative="")] = None,
+    style: Literal["exact", "conversational", "brief", "vague", "terse"] | None = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
     common: Common = Common(),
 ) -> int:
@@ -45,6 +47,8 @@ async def generate(
         attempts: Solving attempts per task at most.
         level: Only tasks of this level, 1 to 10; may be repeated.
         category: Only tasks of this category; may be repeated.
+        family: Only tasks of this task family; may be repeated.
+        style: How instructions are worded; `terse` is one short sentence a job, for small policies.
         resume: Go on with the run that writes into --out.
     """
     given: dict[str, object] = {
@@ -54,6 +58,8 @@ async def generate(
         "generate.attempts": attempts,
         "generate.levels": None if level is None else json.dumps(level),
         "generate.categories": None if category is None else json.dumps(category),
+        "generate.families": None if family is None else json.dumps(family),
+        "generate.style": style,
         "sandbox.engine": sandbox,
         "chat.base_url": base_url,
         "chat.model": model,

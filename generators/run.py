@@ -102,6 +102,8 @@ def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource
         run_id=run_id,
         categories=_categories(settings),
         levels=settings.levels,
+        style=settings.style,
+        families=settings.families,
         overlap=Overlap.load(settings.overlap) if settings.overlap else None,
     )
 
@@ -109,13 +111,17 @@ def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource
 def _categories(settings: GenerateSettings) -> tuple[str, ...]:
     """The procedural author draws from the categories it has families for."""
     if settings.author != "procedural":
+        if settings.families or settings.style == "terse":
+            raise UserError("--family", "only the procedural author has task families", "Leave out --author chat")
         return settings.categories
-    from generators.procedural.library import CATEGORIES
+    from generators.procedural.library import FAMILIES, members
 
-    if missing := sorted(set(settings.categories) - set(CATEGORIES)):
-        covered = ", ".join(CATEGORIES)
-        raise UserError("--category", f"no task family makes {missing[0]!r}", f"There are {covered}")
-    return settings.categories or CATEGORIES
+    if unknown := sorted(set(settings.families) - {family.name for family in FAMILIES}):
+        raise UserError("--family", f"no task family is called {unknown[0]!r}", "docs/design/families.md lists them")
+    covered = sorted({family.category for family in members(settings.style, settings.families)})
+    if missing := sorted(set(settings.categories) - set(covered)):
+        raise UserError("--category", f"no task family makes {missing[0]!r}", f"There are {', '.join(covered)}")
+    return settings.categories or tuple(covered)
 
 
 def recorded_settings(now: GenerateSettings, recorded: str, given: Collection[str]) -> GenerateSettings:

@@ -125,6 +125,10 @@ class GenerateSettings(Section):
     """Empty: all."""
     levels: tuple[int, ...] = ()
     """Empty: all, 1 to 10."""
+    families: tuple[str, ...] = ()
+    """Task families of the procedural author. Empty: all that suit the style."""
+    style: Literal["", "exact", "conversational", "brief", "vague", "terse"] = ""
+    """Of the instructions. Empty: each task draws its own, any but `terse`."""
     overlap: Path | None = None
     """Word n-grams of benchmarks, one a line, that no task may hold."""
 

@@ -5,12 +5,14 @@ A family is a module: its name, category, tools, depths and `draw` are module at
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from generators.procedural.families import (
     archives,
     awk_report,
     backup_rotate,
+    basics_files,
+    basics_text,
     checksums,
     config_ini,
     config_toml_dotenv,
@@ -39,10 +41,26 @@ from generators.procedural.families import (
 )
 from generators.procedural.family import Family
 
+BASICS: tuple[Family, ...] = (
+    basics_text.APPEND,
+    basics_files.COPY,
+    basics_text.COUNT,
+    basics_files.DELETE,
+    basics_files.DIRECTORY,
+    basics_text.FIRST,
+    basics_text.JOIN,
+    basics_text.LAST,
+    basics_files.MOVE,
+    basics_text.REPLACE,
+    basics_text.SORT,
+)
+"""The curriculum of small policies: what terse tasks are made of, and nothing else is unless it asks for them by name."""
+
 FAMILIES: tuple[Family, ...] = (
     archives,
     awk_report,
     backup_rotate,
+    *BASICS,
     checksums,
     config_ini,
     config_toml_dotenv,
@@ -78,6 +96,13 @@ CATEGORIES: tuple[str, ...] = tuple(sorted({family.category for family in FAMILI
 def named(name: str) -> Family:
     """The family of this name. Raises: KeyError."""
     return {family.name: family for family in FAMILIES}[name]
+
+
+def members(style: str, names: Collection[str]) -> tuple[Family, ...]:
+    """The families that tasks of a style are made of: those of these names, if any are given."""
+    if names:
+        return tuple(family for family in FAMILIES if family.name in names)
+    return BASICS if style == "terse" else tuple(family for family in FAMILIES if family not in BASICS)
 
 
 def in_category(category: str) -> tuple[Family, ...]:
