@@ -1,4 +1,4 @@
-"""The commands of this package: `generate`, `verify`, `taxonomy`."""
+"""The commands of this package: `generate`, `demonstrate`, `verify`, `taxonomy`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from runtime.options import Common
 from runtime.settings import Settings
@@ -96,6 +97,37 @@ async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[s
                     announce=lambda runner: stop.on_drain(runner.drain),
                 )
     return show_summary(summary, result, place, as_json=as_json)
+
+
+async def demonstrate(
+    *,
+    out: Path,
+    count: int = 4000,
+    seed: int = 0,
+    slips: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.0,
+    level: Annotated[list[int] | None, Parameter(negative="")] = None,
+    family: Annotated[list[str] | None, Parameter(negative="")] = None,
+    common: Common = Common(),
+) -> int:
+    """Write demonstrations of the basics, for a policy that starts from nothing.
+
+    Args:
+        out: The file of trajectories, one a line.
+        count: How many demonstrations.
+        seed: Everything random derives from it.
+        slips: Probability that a step is one of its typical mistakes, unnoticed.
+        level: Only tasks of this level; may be repeated. Without it, level 1.
+        family: Only tasks of this basic family; may be repeated.
+    """
+    if common.dry_run:
+        return common.show(common.settings())
+    from generators.demonstrate import write_demonstrations
+
+    mistakes = write_demonstrations(
+        out, count=count, seed=seed, slips=slips, levels=level or [1], families=family or []
+    )
+    _say(f"{count} demonstrations with {mistakes} mistakes in {out}")
+    return 0
 
 
 async def verify(*directories: Path, common: Common = Common()) -> int:
