@@ -37,7 +37,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     files = [file for job in jobs for file in job.files]
     return assemble(
         family=name,
-        title="look after backups",
+        title="Look after backups",
         place=place,
         openings=(
             f"The backups in {place.directory} need attention.",
