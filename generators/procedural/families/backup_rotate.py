@@ -138,7 +138,7 @@ def _mirror(rng: random.Random, place: Place, stem: str) -> Job:
 
 
 def _rotate(rng: random.Random, place: Place, stem: str) -> Job:
-    keep, extra = rng.randint(3, 5), rng.randint(3, 5)
+    keep, extra = rng.sample((3, 4, 5, 6), 2)
     last = words.moment(rng)
     days: dict[str, None] = {}
     while len(days) < keep + extra:
