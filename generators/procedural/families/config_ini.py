@@ -53,7 +53,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     guards = (_is(ini),) if jobs != [_ports] else ()
     return assemble(
         family=name,
-        title=f"settings in {file}",
+        title=f"Settings in {file}",
         place=place,
         openings=(
             f"The file {ini.path} is an INI file with `key = value` lines. Comments and all settings that are not mentioned stay as they are.",

@@ -89,7 +89,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     changed = jobs != [_next_runs]
     return assemble(
         family=name,
-        title=f"crontab of {file.removesuffix('.cron')}",
+        title=f"Crontab of {file.removesuffix('.cron')}",
         place=place,
         openings=(
             f"The file {path} is a user's crontab (five time fields and the command) that gets installed later; lines that are not mentioned must stay in force as they are.",
