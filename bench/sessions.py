@@ -1,7 +1,7 @@
 """How many sessions one event loop holds: memory for each, idle CPU of all, latency of a command.
 
-Each session is a persistent shell in a sandbox of its own, and has run a command before anything is measured. The floor of a command
-is a bare `bash` on pipes, driven by the same loop.
+Each session is a persistent shell in a sandbox of its own, and has run a command before anything is measured. The
+floor of a command is a bare `bash` on pipes, driven by the same loop.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path
             started = time.perf_counter()
         removed = time.perf_counter() - started
         print(
-            f"{count:5} {count / opened:9.1f} {memory:10.2f} {idle:12.2f} {p50:16.2f} {p95:8.2f} {rate:19.0f} {removed:10.1f}",
+            f"{count:5} {count / opened:9.1f} {memory:10.2f} {idle:12.2f}",
+            f"{p50:16.2f} {p95:8.2f} {rate:19.0f} {removed:10.1f}",
             flush=True,
         )
 
