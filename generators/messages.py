@@ -21,7 +21,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of a task."""
 
 
-class Blueprint(Part):
+class Blueprint(Part, frozen=True, kw_only=True):
     """What is asked of the drafter: one cell of the taxonomy, all drawn from the item's own seed."""
 
     index: int
@@ -38,7 +38,7 @@ class Blueprint(Part):
     """Instruction style: from exact to vague."""
 
 
-class Mistake(Part):
+class Mistake(Part, frozen=True, kw_only=True):
     """A typical wrong turn, known by construction."""
 
     error_type: ErrorType
@@ -51,7 +51,7 @@ class Mistake(Part):
     """Commands that undo the damage before the reference goes on; empty when repeating the right step repairs it."""
 
 
-class Reference(Part):
+class Reference(Part, frozen=True, kw_only=True):
     """A way to do the task: commands for one persistent session, in order."""
 
     commands: tuple[str, ...]
@@ -59,7 +59,7 @@ class Reference(Part):
     """One per command; what a person would think before typing it."""
 
 
-class Truth(Part):
+class Truth(Part, frozen=True, kw_only=True):
     """Private: never shown to an agent."""
 
     notes: str = ""
@@ -68,7 +68,7 @@ class Truth(Part):
     """Literal answers that must not occur in instruction or environment (scanned for in the built image)."""
 
 
-class Draft(Part):
+class Draft(Part, frozen=True, kw_only=True):
     """The task before it has an environment."""
 
     title: str
@@ -81,8 +81,8 @@ class Draft(Part):
     level: int
 
 
-class Environment(Part):
-    """What the agent will find: a Dockerfile that starts with the base lines, the files it copies, initial-state tests."""
+class Environment(Part, frozen=True, kw_only=True):
+    """What the agent will find: a Dockerfile that starts with the base lines, the files it copies, initial tests."""
 
     dockerfile: str
     files: tuple[File, ...]
@@ -92,7 +92,7 @@ class Environment(Part):
     network: bool = False
 
 
-class Attempt(Part):
+class Attempt(Part, frozen=True, kw_only=True):
     """One solver's attempt, graded."""
 
     index: int
@@ -132,6 +132,8 @@ class Examined(Message, frozen=True, kw_only=True, tag=True):
     """A pytest module about the end state; every test fails by assertion on the untouched environment or is a guard."""
     inventory: tuple[str, ...]
     """Names of all its tests, as collected."""
+    failing: tuple[str, ...]
+    """Names of those that failed on the untouched environment, by assertion; the others are guards."""
 
 
 class Solved(Message, frozen=True, kw_only=True, tag=True):
@@ -145,6 +147,12 @@ class Certified(Message, frozen=True, kw_only=True, tag=True):
     solved: Solved
     certificate: bytes
     """`certificate.json` as it will be written."""
+
+
+class Selected(Message, frozen=True, kw_only=True, tag=True):
+    """A certified candidate that belongs to the set. An item of its own: the candidate's ended there."""
+
+    certified: Certified
 
 
 class Published(Message, frozen=True, kw_only=True, tag=True):

@@ -1,4 +1,6 @@
-"""The roles of generation, each a small protocol with two families of players: `generators.chat` and `generators.procedural`.
+"""The roles of generation, each a small protocol with two families of players.
+
+The families are `generators.chat` (any OpenAI-compatible endpoint) and `generators.procedural` (no model).
 
 A player that cannot do its part raises `RoleFailed`: the item is rejected with that reason, nothing else stops.
 Feedback is text: the critique of a review, the tail of a build log with step and exit code, the report of the tests.
@@ -87,7 +89,7 @@ class Judge(Protocol):
 
 
 class Solver(Protocol):
-    """One attempt at the task in a started sandbox. Sees the instruction only (a procedural one may know the reference)."""
+    """One attempt at the task in a started sandbox. Sees the instruction (a procedural one may know the reference)."""
 
     async def solve(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox, *, attempt: int) -> Played: ...
 

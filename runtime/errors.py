@@ -53,6 +53,14 @@ class BusClosed(RuntimeFault):
         super().__init__(f"the bus is closed (queue '{queue}')")
 
 
+class ItemConflict(RuntimeFault):
+    """An item can be in one queue at a time, and in each queue once."""
+
+    def __init__(self, queue: str, item: str) -> None:
+        self.queue, self.item = queue, item
+        super().__init__(f"item '{item}' cannot go to queue '{queue}': it was there before, or is in another one")
+
+
 class StoreError(RuntimeFault):
     """The store cannot be used."""
 

@@ -7,7 +7,7 @@ has none.
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Literal, dataclass_transform
 
 import msgspec
 
@@ -18,6 +18,7 @@ TRUSTED_DIR = "/.termloom"
 """Where a grading sandbox sees the trusted interpreter, read-only. Agent sandboxes have no such directory."""
 
 
+@dataclass_transform(frozen_default=True)
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the package's data."""
 

@@ -33,5 +33,8 @@ class ShellHost(Protocol):
     """The part of a sandbox that a session needs beside `exec`."""
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Duplex:
-        """Start a process as the agent user. Raises: SandboxLost, EngineFault."""
+        """Start a process as the agent user; `cwd` "" is the image's WORKDIR, else the agent's home.
+
+        Raises: SandboxLost, EngineFault.
+        """
         ...

@@ -54,6 +54,11 @@ class PromptLibrary:
             sha256=hashlib.sha256(source.encode()).hexdigest(),
         )
 
+    def version(self, name: str) -> str:
+        """`<version>:<hash>` of a template, without rendering it. Raises: UserError."""
+        source = self._source(name)
+        return f"{self._version(name, source)}:{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+
     def _source(self, name: str) -> str:
         try:
             return (resources.files(self.package) / "prompts" / f"{name}.j2").read_text("utf-8")

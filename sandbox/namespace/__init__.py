@@ -1,0 +1,1 @@
+"""The daemonless engine, on kernel namespaces and overlayfs. See `docs/design/namespace-engine.md`."""

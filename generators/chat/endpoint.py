@@ -1,0 +1,38 @@
+"""The endpoint of a generation run: a client whose calls are paid once, over the run's own ledger and budget."""
+
+from __future__ import annotations
+
+from runtime.chat.budget import Budget, BudgetSettings, Price
+from runtime.chat.client import ChatClient
+from runtime.chat.client import ChatSettings as ClientSettings
+from runtime.chat.concurrency import ConcurrencySettings
+from runtime.chat.store_ledger import StoreLedger
+from runtime.errors import UserError
+from runtime.settings import ChatSettings
+from runtime.store import Store
+
+
+def open_client(settings: ChatSettings, store: Store, *, most: int) -> ChatClient:
+    """A client of at most `most` calls at once. Raises: UserError when no endpoint or model is given."""
+    for name in ("base_url", "model"):
+        if not getattr(settings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"chat.{name}", "is not set", f"Give {option}, or use --author procedural")
+    usual = ConcurrencySettings()
+    concurrency = ConcurrencySettings(floor=min(usual.floor, most), start=min(usual.start, most), cap=most)
+    return ChatClient(
+        base_url=settings.base_url,
+        api_key=settings.api_key.get_secret_value() or "none",
+        model=settings.model,
+        settings=ClientSettings(deadline_s=settings.deadline_s, concurrency=concurrency),
+        ledger=StoreLedger(store),
+        budget=Budget(_budget(settings)),
+    )
+
+
+def _budget(settings: ChatSettings) -> BudgetSettings:
+    prices = {
+        model: Price(input_usd_per_mtok=price.prompt, output_usd_per_mtok=price.completion)
+        for model, price in settings.prices.items()
+    }
+    return BudgetSettings(max_tokens=settings.budget_tokens, max_usd=settings.budget_cost, prices=prices)

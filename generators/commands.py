@@ -1,0 +1,140 @@
+"""The commands of this package: `generate`, `verify`, `taxonomy`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from runtime.options import Common
+from runtime.settings import Settings
+from sandbox.engine import Engine
+
+
+async def generate(
+    *,
+    count: int | None = None,
+    seed: int | None = None,
+    out: Path = Path("tasks"),
+    author: Literal["procedural", "chat"] | None = None,
+    sandbox: Literal["auto", "docker", "namespace"] | None = None,
+    base_url: str | None = None,
+    model: str | None = None,
+    attempts: int | None = None,
+    level: Annotated[list[int] | None, Parameter(negative="")] = None,
+    category: Annotated[list[str] | None, Parameter(negative="")] = None,
+    resume: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = Common(),
+) -> int:
+    """Generate verified tasks: drawn, written, built, solved, certified.
+
+    Args:
+        count: How many tasks.
+        seed: Everything random derives from it.
+        out: Directory for the tasks: new or empty, or with --resume that of an unfinished run.
+        author: Who writes them: task families that need no model, or a chat endpoint.
+        sandbox: Which engine runs the containers.
+        base_url: The chat endpoint.
+        model: The chat endpoint's model.
+        attempts: Solving attempts per task at most.
+        level: Only tasks of this level, 1 to 10; may be repeated.
+        category: Only tasks of this category; may be repeated.
+        resume: Go on with the run that writes into --out.
+    """
+    given = {
+        "generate.count": count,
+        "generate.seed": seed,
+        "generate.author": author,
+        "generate.attempts": attempts,
+        "generate.levels": None if level is None else json.dumps(level),
+        "generate.categories": None if category is None else json.dumps(category),
+        "sandbox.engine": sandbox,
+        "chat.base_url": base_url,
+        "chat.model": model,
+    }
+    settings = common.settings(options=given)
+    if common.dry_run:
+        return common.show(settings)
+    names = {key.removeprefix("generate.") for key, value in given.items() if value is not None}
+    return await _generate(settings, out, resume=resume, given=names, as_json=common.json)
+
+
+async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[str], as_json: bool) -> int:
+    from generators.outdir import place_of, prepare
+    from generators.report import show_summary
+    from generators.run import candidate_source, run_generation
+    from generators.stages import STAGES
+    from runtime.interrupts import interrupts
+    from runtime.progress import show_progress
+    from sandbox.reaper import reap
+
+    place = place_of(out, settings.paths.state)
+    candidate_source(settings.generate, place.run_id).start()  # filters that name nothing are refused before any work
+    prepare(place, resume=resume)
+    with interrupts(cleanup=f"termloom gc --run {place.run_id}") as stop:
+        async with _engine(settings) as engine:
+            await reap(engine, now=time.time(), run_id=place.run_id)
+            async with show_progress([stage.name for stage in STAGES], json=as_json) as on_event:
+                result, summary = await run_generation(
+                    settings,
+                    place,
+                    engine=engine,
+                    on_event=on_event,
+                    given=given,
+                    announce=lambda runner: stop.on_drain(runner.drain),
+                )
+    return show_summary(summary, result, place, as_json=as_json)
+
+
+async def verify(*directories: Path, common: Common = Common()) -> int:
+    """Earn the certificates of task directories again, in fresh sandboxes.
+
+    Args:
+        directories: Task directories, or directories of a finished run with all its tasks.
+    """
+    settings = common.settings()
+    if common.dry_run:
+        return common.show(settings)
+    from generators.report import show_verification
+    from generators.verify import verify_all
+    from runtime.errors import UserError
+
+    if not directories:
+        raise UserError("verify", "no directory is named", "Give one or more task directories")
+    async with _engine(settings) as engine:
+        problems = await verify_all(directories, engine=engine, settings=settings)
+    return show_verification(problems, as_json=common.json)
+
+
+async def taxonomy(*, tasks: Path | None = None, common: Common = Common()) -> int:
+    """Show what tasks can be about, and how a folder of tasks covers it.
+
+    Args:
+        tasks: A folder of task directories.
+    """
+    if common.dry_run:
+        return common.show(common.settings())
+    from generators.report import show_taxonomy
+
+    return show_taxonomy(tasks, as_json=common.json)
+
+
+@asynccontextmanager
+async def _engine(settings: Settings) -> AsyncIterator[Engine]:
+    from sandbox.open import open_engine
+
+    async with open_engine(
+        settings.sandbox.engine, cache=settings.paths.cache, state=settings.paths.state, progress=_say
+    ) as engine:
+        yield engine
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,135 @@
+"""What every generation stage is given, and the few things that stages do in sandboxes.
+
+Invariants:
+- A verdict that leaves here carries a reward, or says that the tests themselves ran out of time. Anything else is
+  infrastructure: `RetryLater`, never the item's fault.
+- Final tests see frozen images only: the processes that made them are dead.
+- A place in a limit is held only while it is used: grading holds `grade`, starting holds `create`, a running sandbox
+  holds `run`; waiting for one never holds another but `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from generators.messages import Environment
+from generators.roles import Cast, Played
+from runtime.limits import Limits as NamedLimits
+from runtime.settings import GenerateSettings
+from runtime.stage import RetryLater
+from sandbox.engine import Engine, Sandbox
+from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, SandboxSpec, Suite, Verdict
+
+Result = TypeVar("Result")
+
+_FINAL = (FailureClass.GRADE_TIMEOUT, FailureClass.REWARD_INVALID)
+"""Verdicts without a reward that are the tests' own doing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Players:
+    """The cast, and what the certificate says of it."""
+
+    cast: Cast
+    name: str
+    """`procedural`, or `chat:<model>`."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    """Version of each prompt template."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationContext:
+    """Given to every stage of a generation run."""
+
+    engine: Engine
+    limits: NamedLimits
+    players: Players
+    settings: GenerateSettings
+    run_id: str
+    seed: int
+    out: Path
+
+    def bench(self, item: str, environment: Environment) -> Bench:
+        """Where the item's environment is built, played in and graded."""
+        context = BuildContext(dockerfile=environment.dockerfile, files=environment.files, network=environment.network)
+        limits = Limits(memory_mb=environment.memory_mb)
+        return Bench(self.engine, self.limits, context, limits, run_id=self.run_id, item=item)
+
+
+class Bench:
+    """One environment in work. Every method may raise RetryLater, SandboxError."""
+
+    def __init__(
+        self, engine: Engine, named: NamedLimits, context: BuildContext, limits: Limits, *, run_id: str, item: str
+    ) -> None:
+        self._engine, self._named, self._context, self._limits = engine, named, context, limits
+        self._run_id, self._item = run_id, item
+
+    async def build(self) -> BuildResult:
+        """Build the environment, or find it built."""
+        async with self._named.take("build", item=self._item):
+            return await self._engine.build(self._context)
+
+    async def image(self) -> str:
+        """The image of an environment that was built before. A failure now is infrastructure's."""
+        built = await self.build()
+        if not built.ok:
+            raise RetryLater(f"{self._item}: an environment that was built does not build: {built.failed_step}")
+        return built.image
+
+    @asynccontextmanager
+    async def sandbox(self, image: str, purpose: str) -> AsyncIterator[Sandbox]:
+        """A fresh sandbox as an agent gets it."""
+        spec = SandboxSpec(image=image, limits=self._limits, run_id=self._run_id, purpose=f"{purpose} {self._item}")
+        async with self._named.take("run", item=self._item):
+            async with self._named.take("create", item=self._item):
+                sandbox = await self._engine.create(spec)
+            async with sandbox:
+                yield sandbox
+
+    async def attempt(
+        self, image: str, suite: Suite, purpose: str, play: Callable[[Sandbox], Awaitable[Result]]
+    ) -> tuple[Result, Verdict]:
+        """Let `play` act in a fresh sandbox, freeze it, grade what is left."""
+        frozen = ""
+        try:
+            async with self.sandbox(image, purpose) as sandbox:
+                played = await play(sandbox)
+                frozen = await sandbox.freeze()
+            return played, await self.grade(frozen, suite, purpose)
+        finally:
+            if frozen:
+                with anyio.move_on_after(10, shield=True):
+                    await self._engine.remove_image(frozen)
+
+    async def grade(self, image: str, suite: Suite, purpose: str) -> Verdict:
+        """Run tests over an image. Raises: RetryLater when infrastructure kept them from being run."""
+        from sandbox.verifier import grade
+
+        async with self._named.take("grade", item=self._item):
+            verdict = await grade(
+                self._engine,
+                image,
+                suite,
+                limits=self._limits,
+                run_id=self._run_id,
+                purpose=f"grade {purpose} {self._item}",
+            )
+        if verdict.reward is None and verdict.failure not in _FINAL:
+            raise RetryLater(f"{self._item}: grading failed ({verdict.failure}): {verdict.detail}")
+        return verdict
+
+
+async def replay(sandbox: Sandbox, commands: Sequence[str], *, timeout_s: float) -> Played:
+    """Run known commands in one persistent session, as their author did."""
+    session = await sandbox.open_session()
+    for command in commands:
+        await session.run(command, timeout_s=timeout_s)
+    await session.aclose()
+    return Played(commands=tuple(commands), turns=len(commands))

@@ -1,0 +1,1 @@
+"""One module a family: it is its own `generators.procedural.family.Family`."""

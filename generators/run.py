@@ -1,0 +1,147 @@
+"""One generation run, from settings to a published set: what the command line calls, and tests.
+
+The run's store decides whether this is a beginning or a resumption; either way the same tasks come out. A resumed run
+goes on with the settings it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+
+from generators.context import GenerationContext, Players
+from generators.dedupe import Overlap
+from generators.outdir import RunPlace, write_manifest
+from generators.stages import STAGES
+from generators.stages.sample import CandidateSource
+from generators.summary import Summary, summarise
+from generators.taxonomy import load_taxonomy
+from runtime.bus import MemoryBus
+from runtime.errors import UserError
+from runtime.limits import Limits
+from runtime.routes import Routes
+from runtime.runner import OnEvent, Runner, RunResult
+from runtime.settings import GenerateSettings, Settings
+from runtime.store import Store
+from sandbox.engine import Engine
+
+COMMAND = "generate"
+
+
+async def run_generation(
+    settings: Settings,
+    place: RunPlace,
+    *,
+    engine: Engine,
+    on_event: OnEvent,
+    given: Collection[str] = (),
+    announce: Callable[[Runner], None] = lambda _: None,
+) -> tuple[RunResult, Summary]:
+    """Run to the end, or as far as a drain allows; the manifest is written when the set is complete.
+
+    Args:
+        given: names of `generate` settings that the user gave explicitly; a resumed run refuses others than its own.
+        announce: is handed the runner before it starts, for whoever may drain it.
+
+    Raises: UserError, StoreError, ChatRejected, SandboxError.
+    """
+    async with Store(place.store) as store:
+        run = await store.open_run(place.run_id, command=COMMAND, settings=settings.generate.model_dump_json())
+        ours = recorded_settings(settings.generate, run.settings, given)
+        limits = Limits(settings.limits.sizes())
+        source = candidate_source(ours, place.run_id)
+        async with open_players(ours, settings, store) as players, MemoryBus() as bus:
+            context = GenerationContext(
+                engine=engine,
+                limits=limits,
+                players=players,
+                settings=ours,
+                run_id=place.run_id,
+                seed=ours.seed,
+                out=place.out,
+            )
+            runner = Runner(
+                stages=STAGES,
+                bus=bus,
+                store=store,
+                context=context,
+                run_id=place.run_id,
+                source=source,
+                on_event=on_event,
+                limits=limits,
+            )
+            announce(runner)
+            result = await runner.run()
+        routes = Routes(STAGES)
+        terminal = [routes.decode(entry.body) for entry in await store.terminal(place.run_id)]
+    summary = summarise(terminal, source.screened, wanted=ours.count)
+    if result.state == "finished":
+        await anyio.to_thread.run_sync(write_manifest, place, _manifest(ours, players, summary))
+    return result, summary
+
+
+def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
+    """Where this run's candidates come from."""
+    return CandidateSource(
+        taxonomy=load_taxonomy(),
+        seed=settings.seed,
+        count=settings.count,
+        candidates=settings.count * settings.candidates_per_task,
+        run_id=run_id,
+        categories=settings.categories,
+        levels=settings.levels,
+        overlap=Overlap.load(settings.overlap) if settings.overlap else None,
+    )
+
+
+def recorded_settings(now: GenerateSettings, recorded: str, given: Collection[str]) -> GenerateSettings:
+    """The settings a run goes on with: those it began with. Raises: UserError when others are asked for."""
+    then, default = GenerateSettings.model_validate_json(recorded), GenerateSettings()
+    for name in GenerateSettings.model_fields:
+        asked, began, usual = (getattr(settings, name) for settings in (now, then, default))
+        if asked != began and (name in given or asked != usual):
+            raise UserError(
+                f"generate.{name}",
+                f"is {asked!r}, but the run began with {began!r}",
+                "Resume without it, or start a new run in another directory",
+            )
+    return then
+
+
+@asynccontextmanager
+async def open_players(ours: GenerateSettings, settings: Settings, store: Store) -> AsyncIterator[Players]:
+    """The cast that the settings name."""
+    if ours.author == "procedural":
+        from generators.procedural.players import procedural_cast
+
+        yield Players(cast=procedural_cast(), name="procedural")
+        return
+    from generators.chat.endpoint import open_client
+    from generators.chat.players import chat_cast, prompt_versions
+
+    async with open_client(settings.chat, store, most=settings.limits.chat) as client:
+        yield Players(cast=chat_cast(client), name=f"chat:{client.model}", prompts=prompt_versions())
+
+
+def _manifest(settings: GenerateSettings, players: Players, summary: Summary) -> dict[str, object]:
+    return {
+        "seed": settings.seed,
+        "count": settings.count,
+        "author": players.name,
+        "taxonomy": load_taxonomy().version,
+        "tasks": [
+            {
+                "directory": task.directory,
+                "task_hash": task.task_hash,
+                "category": task.category,
+                "difficulty": task.difficulty,
+                "pass_rate": task.pass_rate,
+            }
+            for task in summary.tasks
+        ],
+        "yield": [
+            {"stage": y.stage, "taken": y.taken, "passed": y.passed, "rejected": y.rejected} for y in summary.stages
+        ],
+    }

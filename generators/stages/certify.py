@@ -1,0 +1,95 @@
+"""certify: everything that makes a task trustworthy is shown by running it, then written down.
+
+The reference must pass every one of k runs: solving attempts that were exactly the reference, each in its own fresh
+sandbox, count; what is missing is run here, and one run always is the solution script under the task's own test.sh.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from generators.assemble import assemble
+from generators.certificate import Checks, issue
+from generators.context import GenerationContext
+from generators.handling import UnfitError, handles
+from generators.messages import Certified, Solved
+from generators.proof import NoOp, Prover, explain
+from generators.roles import Played
+from generators.stages.solve import succeeded
+from runtime.stage import Message, Stage
+from sandbox.engine import Sandbox
+from sandbox.spec import Verdict
+
+
+@handles("certify")
+async def certify(message: Solved, context: GenerationContext) -> Message:
+    examined, players = message.examined, context.players
+    blueprint, draft = examined.blueprint, examined.draft
+    bench = context.bench(message.item, examined.environment)
+    task = assemble(message, seed=context.seed)
+    prover = Prover(bench, await bench.image(), task, command_timeout_s=context.settings.command_timeout_s)
+    counted = _counted_runs(message)
+    missing = max(0, context.settings.certificate_repeats - 1 - counted)
+
+    async def cheat(sandbox: Sandbox) -> Played:
+        return await players.cast.cheater.cheat(blueprint, draft, sandbox)
+
+    (no_op, (cheated, cheater_reward), script), runs = await anyio.gather(
+        anyio.gather(prover.no_op(draft.truth.strings), prover.cheat(cheat), prover.script()),
+        anyio.amap(prover.reference, [message.reference.commands] * missing),
+    )
+    _refuse(no_op, examined.failing, cheater_reward, script, runs)
+    checks = Checks(
+        failing_at_start=no_op.failing,
+        reference_runs=counted + 1 + missing,
+        reference_passed=counted + 1 + missing,
+        solution_script_passed=True,
+        no_op_reward=no_op.reward,
+        cheater_reward=cheater_reward,
+        cheater_commands=cheated.commands,
+        truth=draft.truth.strings,
+    )
+    certificate = issue(
+        task,
+        blueprint=blueprint,
+        seed=context.seed,
+        checks=checks,
+        attempts=message.attempts,
+        players=players.name,
+        prompts=players.prompts,
+    )
+    return Certified(item=message.item, run_id=message.run_id, solved=message, certificate=certificate.encode())
+
+
+def _counted_runs(message: Solved) -> int:
+    """Solving attempts that were runs of the reference. Raises: UnfitError when one of them failed."""
+    same = [a for a in message.attempts if a.commands == message.reference.commands and a.reward is not None]
+    if failed := [attempt.index for attempt in same if not succeeded(attempt)]:
+        raise UnfitError("unstable_reference", f"the reference failed in attempt {failed[0]} and passed in others")
+    return len(same)
+
+
+def _refuse(no_op: NoOp, failing: tuple[str, ...], cheater_reward: float, script: Verdict, runs: list[Verdict]) -> None:
+    """Raises: UnfitError for the first thing that does not hold."""
+    if no_op.leaks:
+        raise UnfitError("truth_leak", f"the built image shows the answer in {', '.join(no_op.leaks[:5])}")
+    if no_op.reward >= 1.0:
+        raise UnfitError("passes_at_start", "doing nothing passes")
+    if no_op.failing != failing:
+        raise UnfitError("unstable_tests", f"at first {', '.join(failing)} failed, then {', '.join(no_op.failing)}")
+    if failed := [run for run in runs if not run.passed]:
+        raise UnfitError("unstable_reference", f"{len(failed)} of {len(runs)} runs failed: {explain(failed[0])}")
+    if not script.passed:
+        raise UnfitError("solution_script", explain(script))
+    if cheater_reward >= 1.0:
+        raise UnfitError("cheatable", "a cheater passed without doing the task")
+
+
+STAGE = Stage(
+    name="certify",
+    subscribes="solved",
+    takes=Solved,
+    publishes={Certified: "certified"},
+    handler=certify,
+    limits=("chat", "build", "create", "run", "grade"),
+)

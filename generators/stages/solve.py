@@ -1,0 +1,111 @@
+"""solve: independent attempts, until it is known that the task can be done and about how often.
+
+The decision is made on the shortest prefix of attempts (by index) that settles it: at least `attempts_least` of them
+with one success among them, or all `attempts`. Attempts run concurrently and later ones are given up once a prefix
+has decided; since only the prefix counts, the outcome does not depend on who came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import anyio
+
+from generators.context import Bench, GenerationContext
+from generators.handling import UnfitError, handles
+from generators.messages import Attempt, Examined, Reference, Solved
+from generators.roles import Played
+from generators.suites import final_suite
+from runtime.stage import Message, RetryLater, Stage
+from sandbox.engine import Sandbox
+from sandbox.errors import SandboxLost
+from sandbox.spec import FailureClass
+
+
+@handles("solve")
+async def solve(message: Examined, context: GenerationContext) -> Message:
+    settings = context.settings
+    attempts = await _attempts(message, context, least=settings.attempts_least, most=settings.attempts)
+    graded = [attempt for attempt in attempts if attempt.reward is not None]
+    if not graded:
+        raise RetryLater(f"{message.item}: no attempt could be graded: {attempts[-1].failure}")
+    reference = context.players.cast.solver.reference(message.blueprint) or shortest_success(graded)
+    if reference is None or not any(map(succeeded, graded)):
+        raise UnfitError("unsolved", f"0 of {len(graded)} attempts passed")
+    return Solved(
+        item=message.item, run_id=message.run_id, examined=message, attempts=tuple(attempts), reference=reference
+    )
+
+
+def deciding_prefix(outcomes: Sequence[bool], *, least: int, most: int) -> int | None:
+    """Length of the shortest prefix that settles the matter, None while more attempts are needed."""
+    for size in range(1, len(outcomes) + 1):
+        if size >= most or (size >= least and any(outcomes[:size])):
+            return size
+    return None
+
+
+def succeeded(attempt: Attempt) -> bool:
+    return attempt.reward is not None and attempt.reward >= 1.0
+
+
+def shortest_success(attempts: Iterable[Attempt]) -> Reference | None:
+    """The successful attempt with the fewest commands, the earliest of equals."""
+    wins = sorted(filter(succeeded, attempts), key=lambda attempt: (len(attempt.commands), attempt.index))
+    return Reference(commands=wins[0].commands) if wins else None
+
+
+async def _attempts(message: Examined, context: GenerationContext, *, least: int, most: int) -> list[Attempt]:
+    """Run attempts in waves, each as large as all before it, and return the deciding prefix."""
+    bench = context.bench(message.item, message.environment)
+    image = await bench.image()
+    done: dict[int, Attempt] = {}
+    while True:
+        wave = range(len(done), min(most, max(least, 2 * len(done))))
+        async with anyio.create_task_group() as group:
+
+            async def run(index: int) -> None:
+                done[index] = await _attempt(message, context, bench, image, index)
+                if _decided(done, least=least, most=most) is not None:
+                    group.cancel_scope.cancel()
+
+            for index in wave:
+                group.start_soon(run, index)
+        if (size := _decided(done, least=least, most=most)) is not None:
+            return [done[index] for index in range(size)]
+
+
+def _decided(done: dict[int, Attempt], *, least: int, most: int) -> int | None:
+    outcomes: list[bool] = []
+    while (attempt := done.get(len(outcomes))) is not None:
+        outcomes.append(succeeded(attempt))
+    return deciding_prefix(outcomes, least=least, most=most)
+
+
+async def _attempt(message: Examined, context: GenerationContext, bench: Bench, image: str, index: int) -> Attempt:
+    async def play(sandbox: Sandbox) -> Played:
+        return await context.players.cast.solver.solve(message.blueprint, message.draft, sandbox, attempt=index)
+
+    suite = final_suite(message.final_tests, message.inventory)
+    try:
+        played, verdict = await bench.attempt(image, suite, f"solve/{index}", play)
+    except SandboxLost:
+        return Attempt(index=index, reward=None, failure=FailureClass.SANDBOX_LOST, commands=(), turns=0)
+    failure = played.failure if verdict.passed or played.failure != FailureClass.OK else FailureClass.AGENT_FAIL
+    return Attempt(
+        index=index,
+        reward=verdict.reward,
+        failure=verdict.failure if verdict.reward is None else failure,
+        commands=played.commands,
+        turns=played.turns,
+    )
+
+
+STAGE = Stage(
+    name="solve",
+    subscribes="examined",
+    takes=Examined,
+    publishes={Solved: "solved"},
+    handler=solve,
+    limits=("chat", "build", "create", "run", "grade"),
+)

@@ -1,0 +1,428 @@
+"""The bus over NATS JetStream: several processes, on several machines, in the same queues. Extra `nats`.
+
+A queue is a work-queue stream with one durable pull consumer that all processes share. What JetStream leaves to its
+user is done here, and each point has a test in the contract:
+- A full stream refuses (`discard: new`): the publisher waits until another message is settled, told over plain NATS.
+- After the last attempt JetStream would never deliver a message again and keep it for ever: it becomes a dead letter of
+  ours, in a stream beside, and is terminated.
+- A body near the server's payload limit goes to the object store; the message carries its name.
+- A late acknowledgement would settle a message that someone else works on: a lease knows when it ended.
+- A fetch asks for one message and only when a slot is free, so no message waits in a client while its lease runs.
+
+Settling waits for the server's confirmation. `delayed` counts as `leased`: the server does not tell them apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import msgspec
+
+from runtime.bus.protocol import DeadLetter, QueueOptions, QueueState
+from runtime.bus.signal import Signal
+from runtime.errors import BusClosed, UserError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+CONNECT_S = 5.0
+_CONSUMER = "workers"
+_PULL_S = 30.0
+"""One pull request lingers so long at the server; then the next."""
+_CONFIRM_S = 10.0
+_ROOM_S = 1.0
+"""A publisher that waits for room looks again after so long, should the message about it be lost."""
+_REMEMBERED_S = 24 * 3600.0
+"""How long the server knows a key that has been settled. The store knows longer."""
+_HEADROOM = 4096
+"""Of the payload limit, for headers and our envelope."""
+_FULL = 10077
+_STREAM_EXISTS = 10058
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """What travels. An absent body lies in the object store under the key's digest."""
+
+    key: str
+    at: float
+    body: bytes | None
+
+
+class _Buried(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter as kept."""
+
+    envelope: _Envelope
+    reason: str
+    attempts: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_envelope = msgspec.msgpack.Decoder(_Envelope).decode
+_buried = msgspec.msgpack.Decoder(_Buried).decode
+
+
+class _Names:
+    """What a queue's parts are called at the server."""
+
+    def __init__(self, prefix: str, queue: str) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix + queue):
+            raise ValueError(f"a queue's name is letters, digits, '-' and '_': {prefix!r}, {queue!r}")
+        self.stream, self.dead_stream = f"{prefix}-{queue}", f"{prefix}-{queue}-dead"
+        self.bodies = f"{prefix}-{queue}-bodies"
+        self.room = f"{prefix}-room.{queue}"
+        self._subject, self._dead = f"{prefix}.{queue}", f"{prefix}-dead.{queue}"
+
+    def subject(self, token: str) -> str:
+        return f"{self._subject}.{token}"
+
+    def dead_subject(self, token: str) -> str:
+        return f"{self._dead}.{token}"
+
+
+class _Queue:
+    """One declared queue at the server."""
+
+    def __init__(self, bus: NatsBus, queue: str, options: QueueOptions, names: _Names) -> None:
+        self.bus, self.queue, self.options, self.names = bus, queue, options, names
+        self.room = Signal()
+
+    async def declare(self) -> None:
+        from nats.js import api
+
+        await self._stream(
+            api.StreamConfig(
+                name=self.names.stream,
+                subjects=[self.names.subject("*")],
+                retention=api.RetentionPolicy.WORK_QUEUE,
+                discard=api.DiscardPolicy.NEW,
+                max_msgs=self.options.capacity,
+                duplicate_window=_REMEMBERED_S,
+            )
+        )
+        await self._stream(
+            api.StreamConfig(
+                name=self.names.dead_stream, subjects=[self.names.dead_subject("*")], max_msgs_per_subject=1
+            )
+        )
+        await self.bus.jetstream.add_consumer(
+            self.names.stream,
+            api.ConsumerConfig(
+                durable_name=_CONSUMER,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=self.options.lease_s,
+                max_deliver=-1,
+                max_ack_pending=-1,
+            ),
+        )
+        await self.bus.client.subscribe(self.names.room, cb=self._on_room)
+
+    async def _stream(self, config: Any) -> None:
+        from nats.js.errors import APIError
+
+        try:
+            await self.bus.jetstream.add_stream(config)
+        except APIError as error:
+            if error.err_code != _STREAM_EXISTS:
+                raise
+            await self.bus.jetstream.update_stream(config)
+
+    async def _on_room(self, _: Msg) -> None:
+        self.room.notify()
+
+    async def publish(self, key: str, body: bytes, *, once: str) -> None:
+        """Publish under the deduplication id `once`; waits while the stream is full."""
+        token = _token(key)
+        envelope = _Envelope(key=key, at=time.time(), body=body)
+        if len(body) > self.bus.client.max_payload - _HEADROOM:
+            await self._put_body(token, body)
+            envelope = msgspec.structs.replace(envelope, body=None)
+        payload = _encode(envelope)
+        while not await self._published(token, payload, once):
+            await self.room.wait(_ROOM_S)
+            self.bus.check_open(self.queue)
+
+    async def _published(self, token: str, payload: bytes, once: str) -> bool:
+        from nats.js.errors import APIError
+
+        try:
+            await self.bus.jetstream.publish(
+                self.names.subject(token), payload, timeout=_CONFIRM_S, headers={"Nats-Msg-Id": once}
+            )
+        except APIError as error:
+            if error.err_code != _FULL:
+                raise
+            return False
+        return True
+
+    async def body(self, envelope: _Envelope) -> bytes:
+        if envelope.body is not None:
+            return envelope.body
+        store = await self.bus.jetstream.object_store(self.names.bodies)
+        found = await store.get(_token(envelope.key))
+        return bytes(found.data)
+
+    async def _put_body(self, token: str, body: bytes) -> None:
+        store = await self.bus.jetstream.create_object_store(self.names.bodies)
+        await store.put(token, body)
+
+    async def forget_body(self, envelope: _Envelope) -> None:
+        if envelope.body is None:
+            store = await self.bus.jetstream.object_store(self.names.bodies)
+            await store.delete(_token(envelope.key))
+
+    async def bury(self, envelope: _Envelope, reason: str, attempts: int) -> None:
+        letter = _encode(_Buried(envelope=envelope, reason=reason, attempts=attempts))
+        await self.bus.jetstream.publish(self.names.dead_subject(_token(envelope.key)), letter, timeout=_CONFIRM_S)
+
+    async def exhume(self, key: str) -> _Buried | None:
+        """Take a dead letter out."""
+        found = await self._last_dead(_token(key))
+        if found is None:
+            return None
+        await self.bus.jetstream.delete_msg(self.names.dead_stream, found.seq)
+        return _buried(found.data)
+
+    async def dead(self) -> list[_Buried]:
+        info = await self.bus.jetstream.stream_info(self.names.dead_stream, subjects_filter=">")
+        tokens = [subject.rpartition(".")[2] for subject in info.state.subjects or ()]
+        found = [await self._last_dead(token) for token in tokens]
+        return [_buried(message.data) for message in found if message is not None]
+
+    async def _last_dead(self, token: str) -> Any:
+        from nats.js.errors import NotFoundError
+
+        try:
+            return await self.bus.jetstream.get_last_msg(self.names.dead_stream, self.names.dead_subject(token))
+        except NotFoundError:
+            return None
+
+    async def oldest_s(self, first: int) -> float:
+        from nats.js.errors import NotFoundError
+
+        try:
+            message = await self.bus.jetstream.get_msg(self.names.stream, first)
+        except NotFoundError:
+            return 0.0  # settled meanwhile
+        return max(0.0, time.time() - _envelope(message.data).at)
+
+
+class NatsDelivery:
+    """One message under lease: see `runtime.bus.protocol.Delivery`."""
+
+    def __init__(self, queue: _Queue, message: Msg, envelope: _Envelope, body: bytes, changed: Signal) -> None:
+        self._queue, self._message, self._envelope, self._body = queue, message, envelope, body
+        self._changed = changed
+        self._settled = False
+        self.until = time.monotonic() + queue.options.lease_s
+
+    @property
+    def key(self) -> str:
+        return self._envelope.key
+
+    @property
+    def body(self) -> bytes:
+        return self._body
+
+    @property
+    def attempt(self) -> int:
+        return int(self._message.metadata.num_delivered)
+
+    @property
+    def live(self) -> bool:
+        """Whether the lease has neither been settled nor run out."""
+        return not self._settled and time.monotonic() < self.until
+
+    async def ack(self) -> None:
+        if self.live:
+            await self._settle(b"+ACK")
+            await self._queue.forget_body(self._envelope)
+
+    async def nack(self, delay_s: float = 0.0) -> None:
+        if self.live and self.attempt >= self._queue.options.max_attempts:
+            await self.reject(f"{self.attempt} deliveries, the last: given back")
+        elif self.live:
+            await self._settle(b"-NAK " + json.dumps({"delay": int(delay_s * 1e9)}).encode())
+
+    async def extend(self) -> None:
+        if self.live:
+            await self._confirm(b"+WPI")
+            self.until = time.monotonic() + self._queue.options.lease_s
+
+    async def reject(self, reason: str) -> None:
+        if self.live:
+            await self._queue.bury(self._envelope, reason, self.attempt)
+            await self._settle(b"+TERM")
+
+    async def give_up(self) -> None:
+        """The last lease ran out, which shows only when it is delivered once more."""
+        attempts = self._queue.options.max_attempts
+        await self._queue.bury(self._envelope, f"{attempts} deliveries, the last: the lease ran out", attempts)
+        await self._settle(b"+TERM")
+
+    async def _settle(self, answer: bytes) -> None:
+        self._settled = True
+        self._changed.notify()
+        await self._confirm(answer)
+        if not answer.startswith(b"-NAK"):
+            await self._queue.bus.client.publish(self._queue.names.room)
+
+    async def _confirm(self, answer: bytes) -> None:
+        await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
+
+
+class NatsBus:
+    """See `runtime.bus.protocol.Bus`. `prefix` keeps runs apart on one server.
+
+    Raises, when entered: UserError when no server answers at `url`.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "termloom") -> None:
+        self._url, self._prefix = url, prefix
+        self._queues: dict[str, _Queue] = {}
+        self.client: Client
+        self.jetstream: Any
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        import nats
+        import nats.errors
+
+        try:
+            with anyio.fail_after(CONNECT_S):  # the client by itself tries for two minutes
+                self.client = await nats.connect(self._url, name="termloom", error_cb=_quiet)
+        except (OSError, TimeoutError, nats.errors.Error) as error:
+            reason = str(error) or f"none within {CONNECT_S:g} s"
+            raise UserError(self._url, f"no NATS server answers: {reason}", "Start one with JetStream on") from None
+        self.jetstream = self.client.jetstream(timeout=_CONFIRM_S)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._closed = True
+        for queue in self._queues.values():
+            queue.room.notify()
+        with anyio.CancelScope(shield=True):
+            await self.client.close()
+
+    def check_open(self, queue: str) -> None:
+        if self._closed:
+            raise BusClosed(queue)
+
+    async def declare(self, queue: str, options: QueueOptions) -> None:
+        declared = _Queue(self, queue, options, _Names(self._prefix, queue))
+        await declared.declare()
+        self._queues[queue] = declared
+
+    async def publish(self, queue: str, body: bytes, *, key: str) -> None:
+        self.check_open(queue)
+        await self._queues[queue].publish(key, body, once=key)
+
+    @asynccontextmanager
+    async def consume(self, queue: str, *, slots: int) -> AsyncIterator[AsyncIterator[NatsDelivery]]:
+        self.check_open(queue)
+        source = self._queues[queue]
+        pull = await self.jetstream.pull_subscribe_bind(_CONSUMER, source.names.stream)
+        deliveries = _Deliveries(source, pull, slots)
+        try:
+            yield deliveries
+        finally:
+            with anyio.CancelScope(shield=True):
+                await deliveries.leave()
+
+    async def state(self, queue: str) -> QueueState:
+        source = self._queues[queue]
+        stream = (await self.jetstream.stream_info(source.names.stream)).state
+        dead = (await self.jetstream.stream_info(source.names.dead_stream)).state
+        consumer = await self.jetstream.consumer_info(source.names.stream, _CONSUMER)
+        return QueueState(
+            queue=queue,
+            ready=consumer.num_pending,
+            leased=consumer.num_ack_pending,
+            delayed=0,
+            dead=dead.messages,
+            oldest_s=await source.oldest_s(stream.first_seq) if stream.messages else 0.0,
+        )
+
+    async def dead_letters(self, queue: str) -> list[DeadLetter]:
+        source = self._queues[queue]
+        return [
+            DeadLetter(
+                queue=queue,
+                key=letter.envelope.key,
+                body=await source.body(letter.envelope),
+                reason=letter.reason,
+                attempts=letter.attempts,
+            )
+            for letter in await source.dead()
+        ]
+
+    async def requeue(self, queue: str, key: str) -> bool:
+        self.check_open(queue)
+        source = self._queues[queue]
+        letter = await source.exhume(key)
+        if letter is None:
+            return False
+        await source.publish(key, await source.body(letter.envelope), once=f"{key} again {time.time_ns()}")
+        return True
+
+
+class _Deliveries:
+    """The iterator of one consumer."""
+
+    def __init__(self, queue: _Queue, pull: Any, slots: int) -> None:
+        self._queue, self._pull, self._slots = queue, pull, slots
+        self._changed = Signal()
+        self._held: list[NatsDelivery] = []
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> NatsDelivery:
+        while True:
+            self._queue.bus.check_open(self._queue.queue)
+            self._held = [delivery for delivery in self._held if delivery.live]
+            if len(self._held) >= self._slots:
+                await self._changed.wait(min(d.until for d in self._held) - time.monotonic())
+            elif delivery := await self._fetch():
+                self._held.append(delivery)
+                return delivery
+
+    async def leave(self) -> None:
+        """Give back what is held, so that it is delivered again at once."""
+        await self._pull.unsubscribe()
+        for delivery in self._held:
+            await delivery.nack()
+
+    async def _fetch(self) -> NatsDelivery | None:
+        from nats.errors import ConnectionClosedError
+        from nats.errors import TimeoutError as NatsTimeout
+
+        try:
+            messages: Sequence[Msg] = await self._pull.fetch(1, timeout=_PULL_S)
+        except NatsTimeout:
+            return None
+        except ConnectionClosedError:
+            raise BusClosed(self._queue.queue) from None
+        (message,) = messages
+        envelope = _envelope(message.data)
+        delivery = NatsDelivery(self._queue, message, envelope, await self._queue.body(envelope), self._changed)
+        if delivery.attempt > self._queue.options.max_attempts:
+            await delivery.give_up()
+            return None
+        return delivery
+
+
+def _token(key: str) -> str:
+    """A key may hold anything; a subject's token may not."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+async def _quiet(_: Exception) -> None:
+    """Errors come back from the calls that meet them; the client's own log of them would only repeat it."""

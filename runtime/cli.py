@@ -1,0 +1,102 @@
+"""The command `termloom`.
+
+Commands come from the entry point group `termloom.commands`: name = `module:function`. A command is a function, async
+or not, whose keyword-only parameters are its options and whose first docstring line is its help. It returns an exit
+code, or None for 0. Other packages add commands in the same way.
+
+Invariants:
+- `--help` imports no command: the one line of each is read from its source.
+- What the user did wrong is one line on standard error, exit code 2; what is wrong around the program is one line,
+  exit code 1; an interrupted command gives 130. Only a bug shows a traceback.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError, UnknownCommandError
+
+from runtime.causes import first_cause
+from runtime.errors import RuntimeFault, TaskInvalid, UserError
+from runtime.interrupts import EXIT_CODE, Interrupted
+from sandbox.errors import SandboxError
+
+GROUP = "termloom.commands"
+
+
+def build_app(group: str = GROUP) -> App:
+    """The command line with every registered command, none of them imported."""
+    app = App(
+        name="termloom",
+        help="Verified terminal tasks, trajectories with recoveries, rollouts in real sandboxes, asynchronous PPO.",
+        version=lambda: f"termloom {version('termloom')}",
+        version_flags=["--version"],
+        help_format="plaintext",  # Markdown would be half of what --help costs
+        exit_on_error=False,
+        print_error=False,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        app.command(point.value, name=point.name, help=_first_line(point))
+    return app
+
+
+def run(arguments: Sequence[str], *, group: str = GROUP) -> int:
+    """Run one command line; returns the exit code."""
+    app = build_app(group)
+    try:
+        result = app(list(arguments))
+    except UnknownCommandError:
+        message, code = _unknown_command(arguments[0], app), 2
+    except KeyboardInterrupt:
+        return EXIT_CODE
+    except Exception as error:
+        message, code = str(first_cause(error)), _exit_code(first_cause(error))
+        if code is None:
+            raise
+    else:
+        return result if isinstance(result, int) else 0
+    sys.stderr.write(f"termloom: {' '.join(message.split())}\n")
+    return code
+
+
+def _exit_code(error: BaseException) -> int | None:
+    """None: a bug."""
+    match error:
+        case CycloptsError() | UserError() | TaskInvalid():
+            return 2
+        case RuntimeFault() | SandboxError():
+            return 1
+        case Interrupted():
+            return EXIT_CODE
+    return None
+
+
+def main() -> NoReturn:
+    """The program."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _unknown_command(name: str, app: App) -> str:
+    """Said here, as the parser's own suggestion would import every command."""
+    near = difflib.get_close_matches(name, app, n=1)
+    return f"unknown command '{name}'. " + (f"Did you mean '{near[0]}'?" if near else "See termloom --help")
+
+
+def _first_line(point: EntryPoint) -> str:
+    """The first line of the command's docstring, from the source; empty where there is none to read."""
+    spec = find_spec(point.module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return ""
+    for node in ast.parse(Path(spec.origin).read_bytes()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == point.attr:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""

@@ -1,0 +1,329 @@
+"""The store: the truth about every run. The bus is transport.
+
+Invariants:
+- One commit = one transaction: the input is done, its outputs are pending or terminal, what the source admits because
+  of them is pending, the journal says so. After a kill at any moment, `pending` is exactly what is left to do.
+- A commit is idempotent by (run, queue, item): the second one changes nothing and says so.
+- An item is in one queue, or at its end (a unique index holds this).
+- A run has one live owner; the remains of a dead one are taken over.
+- The ledger keeps the first answer to a call; a redelivery or a resumed run never pays twice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import anyio
+import msgspec
+
+from runtime.database import Database
+from runtime.errors import ItemConflict, StoreError
+from runtime.owner import is_alive, this_process
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run as recorded."""
+
+    run: str
+    command: str
+    settings: str
+    """JSON, as resolved when the run was opened."""
+    created: float
+    state: Literal["open", "finished"]
+    started: bool
+    """Whether the source's first admissions are recorded."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """An item in a queue, with its encoded message."""
+
+    queue: str
+    item: str
+    body: bytes
+    terminal: bool = False
+    attempts: int = 0
+    """Attempts at it that failed."""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the journal."""
+
+    item: str
+    kind: str
+    stage: str = ""
+    detail: str = ""
+    at: float = 0.0
+    """Seconds since the epoch; set by the store."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One paid model call."""
+
+    key: str
+    request_digest: str
+    response: bytes
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+    attempts: int
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run's items are."""
+
+    items: int
+    pending: int
+    terminal: int
+
+
+Settle = Callable[[Entry], Sequence[Entry]]
+"""What the source admits because this entry came to its end. Called in the writer's thread, inside the transaction."""
+
+
+class Store:
+    """Use as an async context manager. All methods raise StoreError when the file cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._database = Database(path)
+        self._owned: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._database.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._database.transact(_disown, self._owned)
+            finally:
+                await self._database.close()
+
+    async def open_run(self, run: str, *, command: str, settings: str) -> Run:
+        """Create a run or take an earlier one up again; its first command and settings stay.
+
+        Raises: StoreError when another live process works on it.
+        """
+        opened = await self._database.transact(_open_run, run, command, settings, str(self.path))
+        self._owned.add(f"run/{run}")
+        return opened
+
+    async def runs(self) -> list[Run]:
+        """All runs, oldest first."""
+        return await self._database.transact(_runs)
+
+    async def start(self, run: str, entries: Sequence[Entry]) -> bool:
+        """Record the source's first admissions, once. False: they were recorded before, nothing changed."""
+        return await self._database.transact(_start, run, entries)
+
+    async def commit(
+        self,
+        run: str,
+        *,
+        done: tuple[str, str],
+        outputs: Sequence[Entry],
+        settle: Settle,
+        notes: Sequence[Note] = (),
+    ) -> list[Entry] | None:
+        """Record what came of (queue, item); returns what the source admitted.
+
+        None: it was done before, nothing changed.
+        Raises: ItemConflict when an output's item is elsewhere already; sqlite3.IntegrityError when the source's is.
+        """
+        return await self._database.transact(_commit, run, done, outputs, notes, settle=settle)
+
+    async def fail(self, run: str, *, at: tuple[str, str], note: Note) -> int:
+        """Count a failed attempt at a pending (queue, item); returns how many there are."""
+        return await self._database.transact(_fail, run, at, note)
+
+    async def finish(self, run: str) -> None:
+        """Mark a run as finished."""
+        await self._database.transact(_finish, run)
+
+    async def pending(self, run: str) -> list[Entry]:
+        """What is left to do, in the order of recording."""
+        return await self._database.transact(_entries, run, "pending")
+
+    async def terminal(self, run: str) -> list[Entry]:
+        """What came to its end, in the order of recording."""
+        return await self._database.transact(_entries, run, "terminal")
+
+    async def items(self, run: str) -> set[str]:
+        """Every item ever admitted."""
+        return await self._database.transact(_items, run)
+
+    async def tally(self, run: str) -> Tally:
+        return await self._database.transact(_tally, run)
+
+    async def counts(self, run: str) -> dict[tuple[str, str], int]:
+        """Number of entries by (queue, state), for progress and yield."""
+        return await self._database.transact(_counts, run)
+
+    async def note(self, run: str, note: Note) -> None:
+        """Add one line to the journal."""
+        await self._database.transact(_journal, run, [note])
+
+    async def journal(self, run: str, *, item: str | None = None) -> list[Note]:
+        """The journal of a run or of one item, oldest first."""
+        return await self._database.transact(_notes, run, item)
+
+    async def call(self, key: str) -> Call | None:
+        """The ledger's entry for a call."""
+        return await self._database.transact(_call, key)
+
+    async def record_call(self, call: Call) -> None:
+        """Keep a call; one already kept under this key stays."""
+        await self._database.transact(_record_call, call)
+
+    async def spent(self) -> tuple[int, int, float]:
+        """Prompt tokens, completion tokens and cost of all calls in the ledger."""
+        return await self._database.transact(_spent)
+
+
+def _open_run(connection: sqlite3.Connection, run: str, command: str, settings: str, path: str) -> Run:
+    name, me = f"run/{run}", this_process()
+    row = connection.execute("SELECT owner FROM leases WHERE name = ?", (name,)).fetchone()
+    if row is not None and row[0] != me and is_alive(row[0]):
+        raise StoreError(path, f"process {row[0].split(':')[1]} works on run '{run}'", "Wait for it, or end it")
+    connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?)", (name, me))
+    connection.execute(
+        "INSERT INTO runs VALUES (?, ?, ?, ?, 'open', 0) ON CONFLICT DO NOTHING", (run, command, settings, time.time())
+    )
+    return next(r for r in _runs(connection) if r.run == run)
+
+
+def _disown(connection: sqlite3.Connection, names: set[str]) -> None:
+    connection.executemany("DELETE FROM leases WHERE name = ?", [(name,) for name in names])
+
+
+def _runs(connection: sqlite3.Connection) -> list[Run]:
+    rows = connection.execute("SELECT run, command, settings, created, state, started FROM runs ORDER BY created, run")
+    return [
+        Run(run=run, command=command, settings=settings, created=created, state=state, started=bool(started))
+        for run, command, settings, created, state, started in rows
+    ]
+
+
+def _start(connection: sqlite3.Connection, run: str, entries: Sequence[Entry]) -> bool:
+    if connection.execute("UPDATE runs SET started = 1 WHERE run = ? AND started = 0", (run,)).rowcount == 0:
+        return False
+    for entry in entries:
+        _add(connection, run, entry)
+    return True
+
+
+def _commit(
+    connection: sqlite3.Connection,
+    run: str,
+    done: tuple[str, str],
+    outputs: Sequence[Entry],
+    notes: Sequence[Note],
+    *,
+    settle: Settle,
+) -> list[Entry] | None:
+    changed = connection.execute(
+        "UPDATE items SET state = 'done', body = NULL, updated = ?"
+        " WHERE run = ? AND queue = ? AND item = ? AND state = 'pending'",
+        (time.time(), run, *done),
+    )
+    if changed.rowcount == 0:
+        return None
+    for entry in outputs:
+        try:
+            _add(connection, run, entry)
+        except sqlite3.IntegrityError:
+            raise ItemConflict(entry.queue, entry.item) from None
+    # The source hears of it last: what may still be refused above must not have moved it.
+    admitted = [new for entry in outputs if entry.terminal for new in settle(entry)]
+    for entry in admitted:
+        _add(connection, run, entry)
+    _journal(connection, run, notes)
+    return admitted
+
+
+def _add(connection: sqlite3.Connection, run: str, entry: Entry) -> None:
+    connection.execute(
+        "INSERT INTO items (run, queue, item, state, body, updated) VALUES (?, ?, ?, ?, ?, ?)",
+        (run, entry.queue, entry.item, "terminal" if entry.terminal else "pending", entry.body, time.time()),
+    )
+
+
+def _fail(connection: sqlite3.Connection, run: str, at: tuple[str, str], note: Note) -> int:
+    _journal(connection, run, [note])
+    row = connection.execute(
+        "UPDATE items SET attempts = attempts + 1, updated = ?"
+        " WHERE run = ? AND queue = ? AND item = ? AND state = 'pending' RETURNING attempts",
+        (time.time(), run, *at),
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _finish(connection: sqlite3.Connection, run: str) -> None:
+    connection.execute("UPDATE runs SET state = 'finished' WHERE run = ?", (run,))
+
+
+def _entries(connection: sqlite3.Connection, run: str, state: str) -> list[Entry]:
+    rows = connection.execute(
+        "SELECT queue, item, body, attempts FROM items WHERE run = ? AND state = ? ORDER BY seq", (run, state)
+    )
+    return [
+        Entry(queue=queue, item=item, body=body, terminal=state == "terminal", attempts=attempts)
+        for queue, item, body, attempts in rows
+    ]
+
+
+def _items(connection: sqlite3.Connection, run: str) -> set[str]:
+    return {item for (item,) in connection.execute("SELECT DISTINCT item FROM items WHERE run = ?", (run,))}
+
+
+def _tally(connection: sqlite3.Connection, run: str) -> Tally:
+    items, pending, terminal = connection.execute(
+        "SELECT count(DISTINCT item), total(state = 'pending'), total(state = 'terminal') FROM items WHERE run = ?",
+        (run,),
+    ).fetchone()
+    return Tally(items=items, pending=int(pending), terminal=int(terminal))
+
+
+def _counts(connection: sqlite3.Connection, run: str) -> dict[tuple[str, str], int]:
+    rows = connection.execute("SELECT queue, state, count(*) FROM items WHERE run = ? GROUP BY queue, state", (run,))
+    return {(queue, state): count for queue, state, count in rows}
+
+
+def _journal(connection: sqlite3.Connection, run: str, notes: Sequence[Note]) -> None:
+    connection.executemany(
+        "INSERT INTO events (run, item, at, kind, stage, detail) VALUES (?, ?, ?, ?, ?, ?)",
+        [(run, note.item, time.time(), note.kind, note.stage, note.detail) for note in notes],
+    )
+
+
+def _notes(connection: sqlite3.Connection, run: str, item: str | None) -> list[Note]:
+    rows = connection.execute(
+        "SELECT item, kind, stage, detail, at FROM events WHERE run = ?1 AND (?2 IS NULL OR item = ?2) ORDER BY seq",
+        (run, item),
+    )
+    return [Note(item=item, kind=kind, stage=stage, detail=detail, at=at) for item, kind, stage, detail, at in rows]
+
+
+def _call(connection: sqlite3.Connection, key: str) -> Call | None:
+    row = connection.execute(
+        "SELECT key, request_digest, response, prompt_tokens, completion_tokens, cost, attempts"
+        " FROM calls WHERE key = ?",
+        (key,),
+    ).fetchone()
+    return None if row is None else Call(**dict(zip(Call.__struct_fields__, row, strict=True)))
+
+
+def _record_call(connection: sqlite3.Connection, call: Call) -> None:
+    connection.execute(
+        "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (*msgspec.structs.astuple(call), time.time()),
+    )
+
+
+def _spent(connection: sqlite3.Connection) -> tuple[int, int, float]:
+    row = connection.execute("SELECT total(prompt_tokens), total(completion_tokens), total(cost) FROM calls").fetchone()
+    return int(row[0]), int(row[1]), float(row[2])

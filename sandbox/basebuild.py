@@ -1,0 +1,227 @@
+"""Makes the base environment of `sandbox.base` once for each machine, from the distribution's packages.
+
+`ensure_base` gives a `Base`: a tar for engines that import one, the same unpacked for engines that mount one, and the
+trusted tree for grading (see `sandbox.trusted`).
+
+Invariants:
+- A cache entry is complete or absent: it is made beside its final place and renamed. Its name is the hash of the base
+  text, the builder's version and the machine's architecture.
+- One process builds at a time; others wait for it and use what it made. What a killed one left is removed by the next.
+- Nothing of this machine stays in the base: no resolver, host name, machine id, package lists or logs.
+
+Ways to make the tar, in order: mmdebstrap (as root, or as an ordinary user where the kernel lets it; installed by
+apt-get when root lacks it), with the host's own Debian source as mirror; else the engine's own way, when there is one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
+
+import anyio
+from anyio.streams.text import TextReceiveStream
+
+from sandbox.base import BASE_DOCKERFILE, BASE_PACKAGES
+from sandbox.errors import EngineUnavailable
+from sandbox.spec import AGENT_UID, AGENT_USER, Record
+from sandbox.trusted import make_trusted, trusted_argv, trusted_shell
+
+__all__ = ["Base", "base_digest", "default_cache", "ensure_base", "trusted_argv", "trusted_shell"]
+
+BUILDER_VERSION = 1
+"""Raised whenever this module or `sandbox.trusted` makes something different from the same base text."""
+
+_SUITE = "bookworm"
+_DEADLINE_S = 1800.0
+_SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list.d/debian.list")
+_LEFTOVERS = (
+    "/etc/resolv.conf", "/etc/hostname", "/etc/machine-id", "/etc/.pwd.lock", "/etc/passwd-", "/etc/group-",
+    "/etc/shadow-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-", "/var/log/*", "/var/cache/ldconfig/*",
+    "/var/cache/debconf/*-old", "/var/lib/apt/lists/*", "/var/cache/apt/*.bin", "/var/lib/dpkg/*-old",
+)  # fmt: skip
+_EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*")
+
+Progress = Callable[[str], None]
+MakeTar = Callable[[Path], Awaitable[None]]
+
+
+class Base(Record, frozen=True):
+    """The base environment on this machine."""
+
+    tar: Path
+    rootfs: Path
+    """`tar` unpacked, owners kept when root made it; `/dev` is empty."""
+    trusted: Path
+    digest: str
+    """Of what it was made from; equal on every machine of one architecture."""
+
+
+def base_digest() -> str:
+    """The cache key."""
+    text = f"{BUILDER_VERSION}\n{platform.machine()}\n{BASE_DOCKERFILE}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def default_cache(environ: Mapping[str, str]) -> Path:
+    """`$TERMLOOM_CACHE`, else the user's cache directory."""
+    if chosen := environ.get("TERMLOOM_CACHE"):
+        return Path(chosen)
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "termloom"
+
+
+async def ensure_base(*, cache: Path, progress: Progress, otherwise: MakeTar | None = None) -> Base:
+    """The base environment, made now when the cache lacks it (about a minute, some 400 MB).
+
+    `otherwise` writes the tar where mmdebstrap cannot be used.
+
+    Raises: EngineUnavailable, with the reason and the remedy.
+    """
+    digest = base_digest()
+    home = cache / "base"
+    final = home / digest
+    if not final.is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        async with _lock(home / "lock", progress):
+            if not final.is_dir():
+                await _make(home, final, progress, otherwise)
+    return Base(tar=final / "base.tar", rootfs=final / "rootfs", trusted=final / "trusted", digest=digest)
+
+
+@asynccontextmanager
+async def _lock(path: Path, progress: Progress) -> AsyncIterator[None]:
+    """Hold `path` exclusively; protects the making of the base among processes.
+
+    The waiting is done by a child on the shared descriptor: unlike a thread in flock(2), it can be cancelled.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process to make the base environment")
+            wait = "import fcntl, sys; fcntl.flock(int(sys.argv[1]), fcntl.LOCK_EX)"
+            await anyio.run_process([sys.executable, "-c", wait, str(descriptor)], pass_fds=[descriptor])
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _make(home: Path, final: Path, progress: Progress, otherwise: MakeTar | None) -> None:
+    for leftover in home.glob("partial-*"):
+        await anyio.to_thread.run_sync(shutil.rmtree, leftover)
+    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=home))
+    try:
+        partial.chmod(0o755)
+        with anyio.fail_after(_DEADLINE_S):
+            await _make_parts(partial, progress, otherwise)
+        partial.rename(final)
+    except TimeoutError:
+        raise _unavailable(f"not made within {_DEADLINE_S:g} s", "Check the network and try again.") from None
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(shutil.rmtree, partial, True)
+
+
+async def _make_parts(partial: Path, progress: Progress, otherwise: MakeTar | None) -> None:
+    progress("making the base environment (once; about a minute)")
+    await _make_tar(partial / "base.tar", progress, otherwise)
+    progress("unpacking the base environment")
+    await _unpack(partial / "base.tar", partial / "rootfs")
+    progress("making the trusted interpreter")
+    await make_trusted(partial / "rootfs", partial / "trusted")
+    progress("the base environment is ready")
+
+
+def _unavailable(reason: str, remedy: str) -> EngineUnavailable:
+    return EngineUnavailable("base environment", reason, remedy)
+
+
+async def _make_tar(tar: Path, progress: Progress, otherwise: MakeTar | None) -> None:
+    if shutil.which("mmdebstrap") is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        await _install_mmdebstrap(progress)
+    if shutil.which("mmdebstrap"):
+        await _run(mmdebstrap_argv(tar, _host_source()), progress, env={"SOURCE_DATE_EPOCH": "0"})
+    elif otherwise is not None:
+        progress("no mmdebstrap here: the engine makes the base environment")
+        await otherwise(tar)
+    else:
+        raise _unavailable("the program mmdebstrap is missing", "Install it: apt-get install mmdebstrap.")
+
+
+async def _install_mmdebstrap(progress: Progress) -> None:
+    progress("installing mmdebstrap")
+    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    await _run(["apt-get", "update", "-qq"], progress, env=env)
+    await _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "mmdebstrap"], progress, env=env)
+
+
+def _host_source() -> Path | None:
+    """The host's own Debian source when it serves the base's suite; mmdebstrap's default mirror otherwise."""
+    for path in map(Path, _SOURCES):
+        if path.is_file() and _SUITE in path.read_text():
+            return path
+    return None
+
+
+def mmdebstrap_argv(tar: Path, source: Path | None) -> list[str]:
+    """The command that writes the base environment to `tar`."""
+    leftovers = " ".join(f'"$1"{path}' for path in _LEFTOVERS)
+    return [
+        "mmdebstrap", "--variant=minbase", "--mode=auto", "--format=tar", f"--include={','.join(BASE_PACKAGES)}",
+        '--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Languages "none"',
+        *(f"--dpkgopt=path-exclude={path}" for path in _EXCLUDED),
+        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+        f'--customize-hook=chroot "$1" useradd --create-home --uid {AGENT_UID} --shell /bin/bash {AGENT_USER}',
+        f"--customize-hook=rm -rf {leftovers}",
+        _SUITE, str(tar), *([str(source)] if source else []),
+    ]  # fmt: skip
+
+
+async def _run(argv: Sequence[str], progress: Progress, *, env: Mapping[str, str]) -> None:
+    """Run a program, its informative lines as progress. Raises: EngineUnavailable with the end of its output."""
+    tail: deque[str] = deque(maxlen=8)
+    async with await anyio.open_process(
+        argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=os.environ | env
+    ) as process:
+        assert process.stdout is not None
+        async for line in _lines(TextReceiveStream(process.stdout, errors="replace")):
+            tail.append(line)
+            if line.startswith("I: ") and "-hook in shell" not in line:
+                progress(line[3:])
+    if process.returncode:
+        raise _unavailable(
+            f"{argv[0]} failed with exit code {process.returncode}: {' | '.join(tail)}",
+            "Check the network and the package sources under /etc/apt, then try again.",
+        )
+
+
+async def _lines(stream: TextReceiveStream) -> AsyncIterator[str]:
+    rest = ""
+    async for chunk in stream:
+        *whole, rest = (rest + chunk).split("\n")
+        for line in whole:
+            yield line.rstrip("\r")
+    if rest:
+        yield rest
+
+
+async def _unpack(tar: Path, rootfs: Path) -> None:
+    rootfs.mkdir()
+    argv = ["tar", "--extract", "--file", str(tar), "--directory", str(rootfs), "--exclude=./dev/*", "--exclude=dev/*"]
+    if os.geteuid() == 0:
+        argv += ["--numeric-owner", "--same-permissions", "--xattrs", "--xattrs-include=*"]
+    done = await anyio.run_process(argv, check=False)
+    if done.returncode:
+        raise _unavailable(
+            f"tar failed: {done.stderr.decode(errors='replace')[-300:]}", "Check the free space of the cache."
+        )

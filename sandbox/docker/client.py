@@ -1,0 +1,206 @@
+"""The one place that speaks aiodocker: connects, bounds every call, and maps its faults to ours.
+
+Invariants:
+- No call is without a deadline: an engine that hangs (dockerd can, for good) becomes an `EngineFault`.
+- The connector is ours and unlimited: each attached stream holds a connection, and aiodocker's own stops at a hundred.
+- `DockerError`, `aiohttp.ClientError` and `OSError` do not leave `answering`.
+
+aiodocker wraps part of the engine's API, and its streams cannot close the standard input alone: `request` reaches the
+rest of the API through the same session, `end_input` the stream's transport. Nothing else touches aiodocker's insides.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost
+
+if TYPE_CHECKING:
+    import aiohttp
+
+ENGINE = "docker"
+CALL_S = 30.0
+"""A call that reads or writes little."""
+CREATE_S = 90.0
+"""Create, start, kill, delete: seconds under load."""
+TRANSFER_S = 180.0
+"""Archives, commits and imports."""
+DEFAULT_SOCKET = "/var/run/docker.sock"
+
+Query = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class Absent(EngineFault):
+    """The engine holds no such container path, image or volume. Caught by who asked; a fault like any other beyond."""
+
+
+def engine_url(url: str | None) -> str:
+    """The address to use: `url`, else DOCKER_HOST, else the default socket."""
+    return url or os.environ.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
+
+
+@contextmanager
+def answering(operation: str, timeout_s: float, *, sandbox_id: str | None = None) -> Iterator[None]:
+    """Bound a call and map its faults.
+
+    Raises: EngineFault, Absent; SandboxLost when the engine says that the container of `sandbox_id` is gone or stopped.
+    """
+    import aiohttp
+    from aiodocker import DockerError
+
+    try:
+        with anyio.fail_after(timeout_s):
+            yield
+    except TimeoutError:
+        raise EngineFault(ENGINE, operation, f"no answer within {timeout_s:g} s") from None
+    except DockerError as error:
+        if sandbox_id is not None and _says_gone(error.status, error.message):
+            raise SandboxLost(sandbox_id, error.message) from error
+        raise (Absent if error.status == 404 else EngineFault)(ENGINE, operation, error.message) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise EngineFault(ENGINE, operation, str(error) or type(error).__name__) from error
+
+
+def _says_gone(status: int, message: str) -> bool:
+    if status == 404:
+        return "No such container: " in message or "No such exec" in message
+    return status == 409 and any(
+        word in message for word in ("not running", "is paused", "stopped", "marked for removal")
+    )
+
+
+class Client:
+    """A connection to one engine. Use as an async context manager."""
+
+    def __init__(self, url: str | None) -> None:
+        self.url = engine_url(url)
+        self._docker: Any = None
+        self._connector: aiohttp.BaseConnector | None = None
+
+    async def __aenter__(self) -> Self:
+        import aiodocker
+        import aiohttp
+
+        self._connector, address = _connector(self.url)
+        self._docker = aiodocker.Docker(
+            url=address, connector=self._connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=10)
+        )
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._docker.close()
+            if self._connector is not None:
+                await self._connector.close()
+
+    @property
+    def docker(self) -> Any:
+        """The aiodocker client; every use of it stands in `answering`."""
+        assert self._docker is not None, "the client is used outside its context"
+        return self._docker
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, path: str, query: Query = (), *, data: Any = None, content_type: str = "application/json"
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One request of the engine's API; the response is closed at the end. Stands in `answering`."""
+        import aiohttp
+        from yarl import URL
+
+        response: aiohttp.ClientResponse
+        async with self.docker._query(
+            URL(path).with_query(query),
+            method=method,
+            data=io.BytesIO(data) if isinstance(data, bytes) else data,
+            headers={"Content-Type": content_type},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        ) as response:
+            try:
+                yield response
+            finally:
+                response.close()
+
+    async def ask(self, method: str, path: str, query: Query = (), *, data: Mapping[str, Any] | None = None) -> Any:
+        """A request whose body and answer are JSON, or nothing. Stands in `answering`."""
+        body = None if data is None else json.dumps(data)
+        async with self.request(method, path, query, data=body) as response:
+            text = await response.read()
+            return json.loads(text) if text.strip() else None
+
+    def attach(self, exec_id: str) -> Any:
+        """The stream of an exec that was created without a terminal; the first read or write starts it."""
+        from aiodocker.execs import Exec
+
+        return Exec(self.docker, exec_id, tty=False).start()
+
+
+def end_input(stream: Any) -> None:
+    """Close the standard input of an attached stream and leave its outputs open. Raises: OSError when it is closed."""
+    connection = stream._resp.connection
+    if connection is None or connection.transport is None or not connection.transport.can_write_eof():
+        raise BrokenPipeError("the stream cannot be half closed")
+    connection.transport.write_eof()
+
+
+async def json_lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """The objects of a progress or event stream, lines of any length."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield json.loads(line)
+
+
+def _connector(url: str) -> tuple[aiohttp.BaseConnector, str]:
+    """A connector without limit, and the address as aiodocker wants it."""
+    import aiohttp
+
+    scheme, _, rest = url.partition("://")
+    if scheme == "unix":
+        return aiohttp.UnixConnector(rest, limit=0), "unix://localhost"
+    if scheme in ("tcp", "http", "https"):
+        context = _tls_context() if scheme == "https" or os.environ.get("DOCKER_TLS_VERIFY") == "1" else None
+        secure = "https" if context else "http"
+        return aiohttp.TCPConnector(limit=0, ssl=context or False), f"{secure}://{rest}"
+    raise EngineUnavailable(
+        ENGINE, f"the address {url!r} has an unknown scheme", "Use unix:///path, tcp://host:port or https://host:port."
+    )
+
+
+def _tls_context() -> ssl.SSLContext:
+    """As the docker command: certificates in DOCKER_CERT_PATH, else in ~/.docker."""
+    folder = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
+    try:
+        context = ssl.create_default_context(cafile=folder / "ca.pem")
+        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    except OSError as error:
+        raise EngineUnavailable(
+            ENGINE, f"the certificates in {folder} cannot be read: {error}", "Set DOCKER_CERT_PATH."
+        ) from error
+    return context
+
+
+async def probe(url: str | None) -> str | None:
+    """None when an engine answers at the address, else the reason why it cannot be used."""
+    try:
+        async with Client(url) as client:
+            with answering("asking for the version", 10.0):
+                about = await client.ask("GET", "version")
+            if about.get("Os") != "linux":
+                return f"the engine at {client.url} runs {about.get('Os')} containers"
+    except (EngineFault, EngineUnavailable) as fault:
+        return f"{fault.reason} ({engine_url(url)})"
+    return None

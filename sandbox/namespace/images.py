@@ -1,0 +1,171 @@
+"""Images: stacks of directories, and what a session starts with in them.
+
+- The base: an unpacked root file system, never changed, never removed.
+- Built images: one layer on disk in `<state_dir>/images/<id>`, `<id>` being the hash of everything that went into it.
+  They appear by one rename. They are a cache of this boot: not synced, so after a restart they are made again.
+- Frozen images: the upper layer of a sandbox, in the spawner's memory. They live as long as the engine.
+
+Frozen images share layers; a layer is let go with the last image that stands on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sandbox.errors import EngineFault
+from sandbox.namespace.leases import boot_id
+from sandbox.namespace.link import ENGINE
+from sandbox.spec import BuildContext, Record
+
+_DEEPEST = 100
+_SCRATCH = ".build-"
+_FORMAT = 1
+_IDENTIFYING = ("etc/os-release", "etc/passwd", "var/lib/dpkg/status")
+
+
+class Layer(Record, frozen=True, kw_only=True):
+    """One lower layer: a directory of the host, or a frozen upper layer in the spawner's vault."""
+
+    kind: Literal["directory", "vault"]
+    name: str
+
+
+class ImageConfig(Record, frozen=True, kw_only=True):
+    """What a Dockerfile sets for the processes of an image."""
+
+    workdir: str = ""
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    user: str = "root"
+    """The last USER. Sessions run as the agent whatever it says; kept for people."""
+
+
+class Image(Record, frozen=True, kw_only=True):
+    """A file system to start from. `layers` has the topmost first and the base last."""
+
+    id: str
+    layers: tuple[Layer, ...]
+    config: ImageConfig = ImageConfig()
+
+
+class _Manifest(Record, frozen=True, kw_only=True):
+    """`image.json` of a built image."""
+
+    version: int = _FORMAT
+    boot: str
+    config: ImageConfig
+
+
+class Images:
+    """The images of one engine. Methods block briefly on the file system, except `frozen` and `release`."""
+
+    def __init__(self, directory: Path, rootfs: Path) -> None:
+        self._directory = directory
+        self._known: dict[str, Image] = {}
+        self._frozen_layers: Counter[str] = Counter()
+        self.base = Image(id=f"base-{_fingerprint(rootfs)}", layers=(Layer(kind="directory", name=str(rootfs)),))
+        self._known[self.base.id] = self.base
+
+    def key(self, context: BuildContext) -> str:
+        """The id that building `context` gives."""
+        digest = hashlib.sha256(self.base.id.encode())
+        parts = msgspec.structs.replace(context, timeout_s=0.0)
+        digest.update(msgspec.msgpack.encode(parts))
+        return digest.hexdigest()
+
+    def find(self, image_id: str) -> Image | None:
+        if image_id not in self._known:
+            built = self._load(image_id)
+            if built is None:
+                return None
+            self._known[image_id] = built
+        return self._known[image_id]
+
+    def _load(self, image_id: str) -> Image | None:
+        if not image_id.isalnum():
+            return None
+        home = self._directory / image_id
+        try:
+            manifest = msgspec.json.decode((home / "image.json").read_bytes(), type=_Manifest)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        if manifest.version != _FORMAT or manifest.boot != boot_id():
+            shutil.rmtree(home)
+            return None
+        layer = Layer(kind="directory", name=str(home / "layer"))
+        return Image(id=image_id, layers=(layer, *self.base.layers), config=manifest.config)
+
+    def scratch(self, sandbox_id: str) -> Path:
+        """Where the sandbox that builds an image keeps its upper layer."""
+        return self._directory / f"{_SCRATCH}{sandbox_id}"
+
+    def make_scratch(self, sandbox_id: str) -> Path:
+        home = self.scratch(sandbox_id)
+        for directory in (home, home / "layer", home / "work"):
+            directory.mkdir(mode=0o755)
+        return home
+
+    def drop_scratch(self, sandbox_id: str) -> None:
+        """Remove what an unfinished build left. Idempotent."""
+        home = self.scratch(sandbox_id)
+        if home.exists():
+            shutil.rmtree(home)
+
+    def commit(self, sandbox_id: str, image_id: str, config: ImageConfig) -> None:
+        """Make the scratch layer of a stopped sandbox the image `image_id`."""
+        home = self.scratch(sandbox_id)
+        shutil.rmtree(home / "work")
+        manifest = _Manifest(boot=boot_id(), config=config)
+        (home / "image.json").write_bytes(msgspec.json.encode(manifest))
+        try:
+            home.rename(self._directory / image_id)
+        except OSError:
+            if self._load(image_id) is None:
+                raise
+            shutil.rmtree(home)  # another engine process made the same image meanwhile
+
+    def frozen(self, sandbox_id: str, below: Image) -> Image:
+        """The image whose topmost layer is the upper layer of the stopped sandbox. Raises: EngineFault."""
+        if len(below.layers) >= _DEEPEST:
+            raise EngineFault(ENGINE, "freeze", f"the image already has {_DEEPEST} layers")
+        layers = (Layer(kind="vault", name=sandbox_id), *below.layers)
+        image = Image(id=f"frozen-{sandbox_id}", layers=layers, config=below.config)
+        self._known[image.id] = image
+        self._frozen_layers.update(_vault_names(image))
+        return image
+
+    def release(self, image_id: str) -> list[str]:
+        """Forget a frozen image; gives the vault layers that nothing stands on any more."""
+        image = self._known.get(image_id)
+        names = _vault_names(image) if image else []
+        if not names:
+            return []
+        del self._known[image_id]
+        self._frozen_layers.subtract(names)
+        self._frozen_layers = +self._frozen_layers
+        return [name for name in names if name not in self._frozen_layers]
+
+    def remove_built(self, image_id: str) -> None:
+        """Remove a built image from the disk. Idempotent; does nothing to the base."""
+        if image_id != self.base.id and image_id.isalnum():
+            self._known.pop(image_id, None)
+            shutil.rmtree(self._directory / image_id, ignore_errors=True)
+
+
+def _vault_names(image: Image) -> list[str]:
+    return [layer.name for layer in image.layers if layer.kind == "vault"]
+
+
+def _fingerprint(rootfs: Path) -> str:
+    """Of the packages and accounts in a root file system, so that equal ones share their cache."""
+    digest = hashlib.sha256()
+    for name in _IDENTIFYING:
+        path = rootfs / name
+        digest.update(path.read_bytes() if path.is_file() and not path.is_symlink() else b"-")
+        digest.update(b"\0")
+    return digest.hexdigest()[:32]

@@ -1,0 +1,194 @@
+"""The whole pipeline with chat players on a scripted endpoint: repair, and each way to be rejected."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generators.certificate import read_certificate
+from generators.summary import Summary
+from runtime.chat.script import Reply
+from runtime.chat.scripted import ScriptedServer
+from runtime.task import read_task
+from tests.generators.running import generate, namespace_engine, new_place, rejections, settings_for
+
+pytestmark = pytest.mark.namespace
+
+OPENINGS = {
+    "You write tasks": "draft",
+    "You decide whether": "review",
+    "Prepare the surroundings": "furnish",
+    "Write the final tests": "examine",
+    "Hold these tests": "judge",
+    "This is an audit": "cheat",
+}
+COPY = "COPY --chown=agent:agent files/ /home/agent/\nUSER agent\nWORKDIR /home/agent\n"
+INITIAL_TESTS = """
+from pathlib import Path
+
+def test_rows_are_there() -> None:
+    assert Path("/home/agent/rows.txt").is_file(), "rows.txt is missing"
+"""
+FINAL_TESTS = """
+from pathlib import Path
+
+def test_the_count_is_right() -> None:
+    path = Path("/home/agent/count.txt")
+    assert path.is_file(), "count.txt is missing"
+    assert path.read_text().strip() == "417"
+"""
+DRAFT = {
+    "title": "Count the rows",
+    "instruction": "Write the number of lines of /home/agent/rows.txt into /home/agent/count.txt, nothing else.",
+    "truth_notes": "There are 417 lines. The auditor's code word is marmalade-7.",
+    "truth_strings": ["marmalade-7"],
+    "difficulty": "easy",
+    "tags": ["wc"],
+}
+GOOD_ENVIRONMENT = {
+    "dockerfile": COPY,
+    "files": [{"path": "files/rows.txt", "content": "row\n" * 417}],
+    "initial_tests": INITIAL_TESTS,
+}
+DEFAULTS: dict[str, list[Any]] = {
+    "draft": [DRAFT],
+    "review": [
+        {"environment_complexity": 5, "data_generatability": 4.5, "verification_determinism": 5, "critique": ""}
+    ],
+    "furnish": [GOOD_ENVIRONMENT],
+    "examine": [{"final_tests": FINAL_TESTS}],
+    "judge": [{"unstated": [], "untested": []}],
+    "cheat": ["<command>echo 1 > /home/agent/count.txt</command>", "<action>done</action>"],
+    "solve": ["<command>wc -l < /home/agent/rows.txt > /home/agent/count.txt</command>", "<action>done</action>"],
+}
+
+
+class Endpoint:
+    """Answers each role from its own list: episodes turn by turn, the others call by call, the last entry for ever."""
+
+    def __init__(self, **changes: list[Any]) -> None:
+        self._answers = DEFAULTS | changes
+        self.prompts: dict[str, list[str]] = defaultdict(list)
+        self._calls: Counter[str] = Counter()
+
+    def __call__(self, request: dict[str, Any], _number: int) -> Reply:
+        messages = request["messages"]
+        prompt = next(message["content"] for message in messages if message["role"] == "user")
+        role = next((role for opening, role in OPENINGS.items() if prompt.startswith(opening)), "solve")
+        turn = sum(m["role"] == "assistant" for m in messages) if role in ("solve", "cheat") else self._calls[role]
+        self._calls[role] += 1
+        self.prompts[role].append(prompt)
+        answer = self._answers[role][min(turn, len(self._answers[role]) - 1)]
+        return Reply(text=answer if isinstance(answer, str) else f"Here it is:\n```json\n{json.dumps(answer)}\n```")
+
+
+async def run(endpoint: Endpoint, tmp_path: Path) -> Summary:
+    async with ScriptedServer(endpoint) as server, namespace_engine(tmp_path / "engine") as engine:
+        settings = settings_for(
+            tmp_path,
+            "generate.author=chat",
+            "generate.count=1",
+            "generate.candidates_per_task=1",
+            "generate.attempts=2",
+            "generate.attempts_least=1",
+            "generate.certificate_repeats=2",
+            f"chat.base_url={server.base_url}",
+            "chat.model=scripted",
+        )
+        return await generate(settings, new_place(settings, tmp_path / "out"), engine)
+
+
+async def test_the_third_environment_is_certified_after_a_failed_build_and_failed_tests(tmp_path: Path) -> None:
+    endpoint = Endpoint(
+        furnish=[
+            GOOD_ENVIRONMENT | {"dockerfile": COPY + "RUN echo preparing && no-such-program --now\n"},
+            GOOD_ENVIRONMENT | {"dockerfile": "USER agent\nWORKDIR /home/agent\n"},
+            GOOD_ENVIRONMENT,
+        ]
+    )
+    summary = await run(endpoint, tmp_path)
+    assert len(summary.tasks) == 1
+    _, second, third = endpoint.prompts["furnish"]
+    assert "no-such-program --now" in second
+    assert "exit code 127" in second
+    assert "not found" in second
+    assert "rows.txt is missing" in third
+    task = read_task(tmp_path / "out" / summary.tasks[0].directory)
+    certificate = read_certificate(task)
+    assert certificate.checks.cheater_commands == ("echo 1 > /home/agent/count.txt",)
+    assert certificate.versions.players == "chat:scripted"
+    assert set(certificate.versions.prompts) == set(OPENINGS.values())
+    assert "wc -l" in (task.text("solution/solve.sh") or "")
+
+
+async def test_the_truth_is_told_to_nobody_but_those_who_prepare_and_test(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    await run(endpoint, tmp_path)
+    told = {role for role, prompts in endpoint.prompts.items() if any("marmalade-7" in prompt for prompt in prompts)}
+    assert told == {"review", "furnish", "examine"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "reason"),
+    [
+        pytest.param(
+            {"draft": [DRAFT | {"instruction": "Write 417 for marmalade-7 into /home/agent/count.txt."}]},
+            "review",
+            "truth_leak",
+            id="the instruction states the truth",
+        ),
+        pytest.param(
+            {"furnish": [GOOD_ENVIRONMENT | {"files": [{"path": "files/rows.txt", "content": "marmalade-7\n"}]}]},
+            "furnish",
+            "truth_leak",
+            id="a file holds the truth",
+        ),
+        pytest.param(
+            {"furnish": [GOOD_ENVIRONMENT | {"dockerfile": COPY + "RUN echo marmalade-$((6+1)) > .note\n"}]},
+            "certify",
+            "truth_leak",
+            id="a build step makes the truth",
+        ),
+        pytest.param(
+            {"examine": [{"final_tests": INITIAL_TESTS}]},
+            "examine",
+            "passes_at_start",
+            id="the tests pass at the start",
+        ),
+        pytest.param(
+            {"examine": [{"final_tests": "def test_it() -> None:\n    open('/home/agent/count.txt')\n"}]},
+            "examine",
+            "tests_error",
+            id="the tests break at the start",
+        ),
+        pytest.param({"judge": [{"unstated": ["a file name"]}]}, "examine", "judge", id="the judge disagrees"),
+        pytest.param({"solve": ["<action>done</action>"]}, "solve", "unsolved", id="nobody solves it"),
+        pytest.param(
+            {"cheat": ["<command>echo 417 > /home/agent/count.txt</command>", "<action>done</action>"]},
+            "certify",
+            "cheatable",
+            id="a cheater passes",
+        ),
+        pytest.param({"review": ["no JSON at all"]}, "review", "answer_unusable", id="a reviewer babbles"),
+    ],
+)
+async def test_what_is_wrong_with_a_task_is_its_reason(
+    tmp_path: Path, changes: dict[str, list[Any]], stage: str, reason: str
+) -> None:
+    summary = await run(Endpoint(**changes), tmp_path)
+    assert summary.tasks == ()
+    assert rejections(summary) == {stage: {reason: 1}}
+
+
+async def test_a_review_sends_the_draft_back_with_its_critique(tmp_path: Path) -> None:
+    good = DEFAULTS["review"][0]
+    better_draft = DRAFT | {"instruction": f"{DRAFT['instruction']} Count with a newline as the end of a line."}
+    endpoint = Endpoint(
+        draft=[DRAFT, better_draft], review=[good | {"data_generatability": 4, "critique": "Say how."}, good]
+    )
+    assert len((await run(endpoint, tmp_path)).tasks) == 1
+    assert "Say how." in endpoint.prompts["draft"][1]

@@ -1,0 +1,96 @@
+"""The published set depends on what the candidates are, never on the order in which they end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from generators.dedupe import Overlap
+from generators.messages import Sampled, Selected
+from generators.stages.sample import CandidateSource
+from generators.taxonomy import load_taxonomy
+from runtime.stage import Message, Rejected
+from tests.generators.parts import RUN, make_certified
+
+Fate = Callable[[int], Message]
+
+
+def source(count: int, candidates: int, overlap: Overlap | None = None) -> CandidateSource:
+    return CandidateSource(
+        taxonomy=load_taxonomy(), seed=0, count=count, candidates=candidates, run_id=RUN, overlap=overlap
+    )
+
+
+def rejected(index: int) -> Rejected:
+    return Rejected(item=f"0-{index:05d}", run_id=RUN, stage="solve", reason="unsolved")
+
+
+def play(candidates: CandidateSource, fate: Fate, order: random.Random) -> tuple[list[str], int]:
+    """Let every candidate end in some order; returns the selected items and the number admitted."""
+    open_items = [m.blueprint.index for m in candidates.start() if isinstance(m, Sampled)]
+    admitted, selected = len(open_items), list[str]()
+    while open_items:
+        index = open_items.pop(order.randrange(len(open_items)))
+        for message in candidates.settled(fate(index)):
+            if isinstance(message, Sampled):
+                open_items.append(message.blueprint.index)
+                admitted += 1
+            elif isinstance(message, Selected):
+                selected.append(message.certified.item)
+    return selected, admitted
+
+
+@given(
+    fates=st.lists(st.sampled_from(["good", "bad", "copy"]), min_size=40, max_size=40),
+    seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+)
+def test_any_two_orders_of_ending_give_the_same_set(fates: list[str], seeds: tuple[int, int]) -> None:
+    def fate(index: int) -> Message:
+        if fates[index] == "bad":
+            return rejected(index)
+        return make_certified(index=index, like=3 if fates[index] == "copy" else None)
+
+    first, second = (play(source(5, 40), fate, random.Random(seed)) for seed in seeds)
+    assert first == second
+    assert first[0] == sorted(first[0])
+    enough = sum(kind == "good" for kind in fates) + ("copy" in fates) >= 5
+    assert (len(first[0]) == 5) == enough
+
+
+def test_a_rejection_is_replaced_by_the_next_index() -> None:
+    selected, admitted = play(
+        source(3, 10), lambda i: rejected(i) if i < 2 else make_certified(index=i), random.Random(0)
+    )
+    assert selected == ["0-00002", "0-00003", "0-00004"]
+    assert admitted == 5
+
+
+def test_admission_ends_at_the_bound() -> None:
+    selected, admitted = play(source(3, 7), rejected, random.Random(0))
+    assert (selected, admitted) == ([], 7)
+
+
+def test_a_near_duplicate_of_a_lower_index_is_screened_and_replaced() -> None:
+    candidates = source(2, 10)
+    selected, admitted = play(
+        candidates, lambda i: make_certified(index=i, like=0 if i < 2 else None), random.Random(1)
+    )
+    assert (selected, admitted) == (["0-00000", "0-00002"], 3)
+    assert [(r.item, r.reason) for r in candidates.screened] == [("0-00001", "near_duplicate")]
+
+
+def test_a_candidate_that_holds_a_listed_gram_is_screened() -> None:
+    words = make_certified(index=0).solved.examined.draft.instruction.split()
+    candidates = source(1, 10, Overlap([" ".join(words[4:12])]))
+    selected, _ = play(candidates, lambda i: make_certified(index=i), random.Random(0))
+    assert selected == ["0-00001"]
+    assert [r.reason for r in candidates.screened] == ["benchmark_overlap"]
+
+
+def test_the_end_of_a_written_task_admits_nothing() -> None:
+    candidates = source(1, 10)
+    candidates.start()
+    assert candidates.settled(Rejected(item="0-00000-publish", run_id=RUN, stage="publish", reason="fault")) == ()

@@ -1,0 +1,85 @@
+"""Nobody's files are overwritten, and an unfinished run is named with its remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from generators.outdir import MANIFEST, RunPlace, place_of, prepare, write_manifest
+from runtime.errors import UserError
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> RunPlace:
+    return place_of(tmp_path / "out", tmp_path / "state")
+
+
+def begin(place: RunPlace) -> None:
+    prepare(place, resume=False)
+    place.store.touch()
+
+
+def test_a_new_run_makes_its_directories(place: RunPlace) -> None:
+    prepare(place, resume=False)
+    assert place.out.is_dir()
+    assert place.state.is_dir()
+    assert list(place.out.iterdir()) == []
+
+
+def test_other_files_are_refused(place: RunPlace) -> None:
+    place.out.mkdir()
+    (place.out / "thesis.txt").touch()
+    with pytest.raises(UserError, match="holds files that are not ours"):
+        prepare(place, resume=False)
+
+
+def test_an_unfinished_run_wants_resume(place: RunPlace) -> None:
+    begin(place)
+    with pytest.raises(UserError, match="Use --resume"):
+        prepare(place, resume=False)
+    (place.out / "task").mkdir()
+    with pytest.raises(UserError, match="unfinished run.*Use --resume"):
+        prepare(place, resume=False)
+    prepare(place, resume=True)
+
+
+def test_a_finished_set_is_refused(place: RunPlace) -> None:
+    begin(place)
+    write_manifest(place, {"tasks": []})
+    with pytest.raises(UserError, match="finished set"):
+        prepare(place, resume=False)
+
+
+def test_deleting_the_output_begins_anew(place: RunPlace) -> None:
+    begin(place)
+    place.out.rmdir()
+    prepare(place, resume=False)
+    assert not place.store.exists()
+
+
+def test_there_must_be_something_to_resume(place: RunPlace) -> None:
+    with pytest.raises(UserError, match="no run that could be resumed"):
+        prepare(place, resume=True)
+
+
+def test_an_output_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UserError, match="Choose another --out"):
+            prepare(place_of(out, tmp_path / "state"), resume=False)
+
+
+def test_the_key_is_the_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    state = tmp_path / "state"
+    assert place_of(Path("out"), state) == place_of(tmp_path / "x" / ".." / "out", state)
+    assert place_of(Path("out"), state) != place_of(Path("out2"), state)
+
+
+def test_a_manifest_appears_whole(place: RunPlace) -> None:
+    begin(place)
+    write_manifest(place, {"tasks": ["a"]})
+    assert [path.name for path in place.out.iterdir()] == [MANIFEST]
+    assert json.loads((place.out / MANIFEST).read_text()) == {"schema_version": 1, "tasks": ["a"]}
