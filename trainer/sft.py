@@ -94,10 +94,14 @@ def fine_tune(
     """
     if not examples:
         raise ValueError("there are no examples to train on")
-    optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
+    )
     shuffle = torch.Generator().manual_seed(seed)
     batches = [
-        index.tolist() for _ in range(config.epochs) for index in torch.randperm(len(examples), generator=shuffle).split(config.batch)
+        index.tolist()
+        for _ in range(config.epochs)
+        for index in torch.randperm(len(examples), generator=shuffle).split(config.batch)
     ]
     metrics: dict[str, float] = {}
     for step, members in enumerate(batches):

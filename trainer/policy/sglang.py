@@ -33,7 +33,9 @@ class SGLangClient:
         control_deadline_s: for a whole hand-over.
     """
 
-    def __init__(self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None) -> None:
+    def __init__(
+        self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None
+    ) -> None:
         self.base_url = base_url.rstrip("/")
         self._deadline_s, self._control_deadline_s = deadline_s, control_deadline_s
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -140,7 +142,9 @@ class SGLangClient:
         import aiohttp
 
         self._http: aiohttp.ClientSession = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=10), headers=self._headers
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            headers=self._headers,
         )
         try:
             info = await self._info()
@@ -159,7 +163,8 @@ class SGLangClient:
     async def _probe(self) -> None:
         """The server must take ids as they are and say which version each token came from. Raises: PolicyUnavailable."""
         answer = await self._post(
-            "/generate", {"input_ids": [1, 2, 3], "return_logprob": True, "sampling_params": {"max_new_tokens": 1, "temperature": 1.0}}
+            "/generate",
+            {"input_ids": [1, 2, 3], "return_logprob": True, "sampling_params": {"max_new_tokens": 1, "temperature": 1.0}},
         )
         if answer["meta_info"].get("prompt_tokens") != 3 or len(_continuation(answer, self.base_url).ids) != 1:
             raise PolicyUnavailable(self.base_url, "it does not take and return token ids as they are")
