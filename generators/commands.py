@@ -47,7 +47,7 @@ async def generate(
         category: Only tasks of this category; may be repeated.
         resume: Go on with the run that writes into --out.
     """
-    given = {
+    given: dict[str, object] = {
         "generate.count": count,
         "generate.seed": seed,
         "generate.author": author,

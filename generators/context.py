@@ -24,12 +24,17 @@ from runtime.limits import Limits as NamedLimits
 from runtime.settings import GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
+from sandbox.errors import EngineFault
 from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, SandboxSpec, Suite, Verdict
+from sandbox.verifier import grade
 
 Result = TypeVar("Result")
 
 _FINAL = (FailureClass.GRADE_TIMEOUT, FailureClass.REWARD_INVALID)
 """Verdicts without a reward that are the tests' own doing."""
+
+_TRIES = 3
+"""A stage makes several attempts: were each fault to repeat all of them, a few per cent of faults would stop it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +101,21 @@ class Bench:
     async def attempt(
         self, image: str, suite: Suite, purpose: str, play: Callable[[Sandbox], Awaitable[Result]]
     ) -> tuple[Result, Verdict]:
-        """Let `play` act in a fresh sandbox, freeze it, grade what is left."""
+        """Let `play` act in a fresh sandbox, freeze it, grade what is left.
+
+        When infrastructure fails, only this attempt is made again, a few times, before the whole stage has to be.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return await self._attempt_once(image, suite, purpose, play)
+            except (EngineFault, RetryLater):
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _attempt_once(
+        self, image: str, suite: Suite, purpose: str, play: Callable[[Sandbox], Awaitable[Result]]
+    ) -> tuple[Result, Verdict]:
         frozen = ""
         try:
             async with self.sandbox(image, purpose) as sandbox:
@@ -110,8 +129,6 @@ class Bench:
 
     async def grade(self, image: str, suite: Suite, purpose: str) -> Verdict:
         """Run tests over an image. Raises: RetryLater when infrastructure kept them from being run."""
-        from sandbox.verifier import grade
-
         async with self._named.take("grade", item=self._item):
             verdict = await grade(
                 self._engine,

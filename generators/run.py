@@ -20,9 +20,10 @@ from generators.summary import Summary, summarise
 from generators.taxonomy import load_taxonomy
 from runtime.bus import MemoryBus
 from runtime.errors import UserError
+from runtime.events import OnEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
-from runtime.runner import OnEvent, Runner, RunResult
+from runtime.runner import Runner, RunResult
 from runtime.settings import GenerateSettings, Settings
 from runtime.store import Store
 from sandbox.engine import Engine
@@ -83,17 +84,29 @@ async def run_generation(
 
 
 def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
-    """Where this run's candidates come from."""
+    """Where this run's candidates come from. Raises: UserError for a category, level or file that cannot be used."""
     return CandidateSource(
         taxonomy=load_taxonomy(),
         seed=settings.seed,
         count=settings.count,
         candidates=settings.count * settings.candidates_per_task,
         run_id=run_id,
-        categories=settings.categories,
+        categories=_categories(settings),
         levels=settings.levels,
         overlap=Overlap.load(settings.overlap) if settings.overlap else None,
     )
+
+
+def _categories(settings: GenerateSettings) -> tuple[str, ...]:
+    """The procedural author draws from the categories it has families for."""
+    if settings.author != "procedural":
+        return settings.categories
+    from generators.procedural.library import CATEGORIES
+
+    if missing := sorted(set(settings.categories) - set(CATEGORIES)):
+        covered = ", ".join(CATEGORIES)
+        raise UserError("--category", f"no task family makes {missing[0]!r}", f"There are {covered}")
+    return settings.categories or CATEGORIES
 
 
 def recorded_settings(now: GenerateSettings, recorded: str, given: Collection[str]) -> GenerateSettings:

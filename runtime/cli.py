@@ -52,6 +52,7 @@ def build_app(group: str = GROUP) -> App:
 def run(arguments: Sequence[str], *, group: str = GROUP) -> int:
     """Run one command line; returns the exit code."""
     app = build_app(group)
+    code: int | None
     try:
         result = app(list(arguments))
     except UnknownCommandError:

@@ -1,7 +1,7 @@
 """Dockerfile text to resolved build steps, for engines that build without Docker.
 
 `parse` does everything that needs no machine: lines, here-documents, variables, working directory and user. What comes
-out is a `Recipe` whose steps only have to be carried out, in order. `select` resolves a COPY against the context.
+out is a `Recipe` whose steps only have to be carried out, in order.
 
 Invariants:
 - What Docker would build otherwise is refused (`BuildUnsupported`), never built differently in silence.
@@ -10,11 +10,10 @@ Invariants:
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from sandbox.errors import BuildUnsupported
@@ -86,16 +85,6 @@ class Recipe(Record, frozen=True, kw_only=True):
     user: str
 
 
-class Placement(Record, frozen=True, kw_only=True):
-    """One file of a COPY and where it goes."""
-
-    path: str
-    inside: str
-    """Name to take when `path` turns out to be a directory; empty: it is a file's path for sure."""
-    data: bytes
-    mode: int
-
-
 class _Heredoc(NamedTuple):
     name: str
     body: str
@@ -120,35 +109,6 @@ def parse(dockerfile: str, *, engine: str, environment: Mapping[str, str]) -> Re
     for line in _lines(dockerfile, engine):
         parser.take(line)
     return parser.recipe()
-
-
-def select(copy: Copy, files: Sequence[File]) -> list[Placement]:
-    """The files that `copy` takes from the context `files`. Raises: DockerfileError when a source matches none."""
-    placements = [_placed(copy, file.path, file) for file in copy.inline]
-    for source in copy.sources:
-        found = list(_matching(posixpath.normpath(source).lstrip("/"), files))
-        if not found:
-            raise DockerfileError(copy.text, f"{source!r} is not in the build context")
-        placements += [_placed(copy, name, file) for name, file in found]
-    return placements
-
-
-def _placed(copy: Copy, name: str, file: File) -> Placement:
-    mode = file.mode if copy.mode is None else copy.mode
-    if copy.into_directory or "/" in name:
-        return Placement(path=posixpath.normpath(f"{copy.target}/{name}"), inside="", data=file.data, mode=mode)
-    return Placement(path=copy.target, inside=name, data=file.data, mode=mode)
-
-
-def _matching(pattern: str, files: Sequence[File]) -> Iterator[tuple[str, File]]:
-    """Files that `pattern` names, each with its path below the copied directory (`./name` keeps it below one)."""
-    depth = 0 if pattern == "." else len(pattern.split("/"))
-    for file in files:
-        parts = posixpath.normpath(file.path).split("/")
-        head, below = parts[:depth], parts[depth:]
-        named = pattern == "." or (len(head) == depth and all(map(fnmatch.fnmatchcase, head, pattern.split("/"))))
-        if named:
-            yield (f"./{'/'.join(below)}" if below else head[-1]), file
 
 
 def _lines(dockerfile: str, engine: str) -> Iterator[_Line]:

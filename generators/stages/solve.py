@@ -16,10 +16,11 @@ from generators.handling import UnfitError, handles
 from generators.messages import Attempt, Examined, Reference, Solved
 from generators.roles import Played
 from generators.suites import final_suite
+from runtime.agent.episode import GRADABLE
 from runtime.stage import Message, RetryLater, Stage
 from sandbox.engine import Sandbox
 from sandbox.errors import SandboxLost
-from sandbox.spec import FailureClass
+from sandbox.spec import FailureClass, Verdict
 
 
 @handles("solve")
@@ -91,14 +92,22 @@ async def _attempt(message: Examined, context: GenerationContext, bench: Bench, 
         played, verdict = await bench.attempt(image, suite, f"solve/{index}", play)
     except SandboxLost:
         return Attempt(index=index, reward=None, failure=FailureClass.SANDBOX_LOST, commands=(), turns=0)
-    failure = played.failure if verdict.passed or played.failure != FailureClass.OK else FailureClass.AGENT_FAIL
+    reward = verdict.reward if played.failure in GRADABLE else None
     return Attempt(
         index=index,
-        reward=verdict.reward,
-        failure=verdict.failure if verdict.reward is None else failure,
+        reward=reward,
+        failure=_ending(played, verdict),
         commands=played.commands,
         turns=played.turns,
     )
+
+
+def _ending(played: Played, verdict: Verdict) -> str:
+    if played.failure != FailureClass.OK:
+        return played.failure
+    if verdict.reward is None:
+        return verdict.failure
+    return FailureClass.OK if verdict.passed else FailureClass.AGENT_FAIL
 
 
 STAGE = Stage(

@@ -7,18 +7,18 @@ user is done here, and each point has a test in the contract:
   ours, in a stream beside, and is terminated.
 - A body near the server's payload limit goes to the object store; the message carries its name.
 - A late acknowledgement would settle a message that someone else works on: a lease knows when it ended.
-- A fetch asks for one message and only when a slot is free, so no message waits in a client while its lease runs.
+- A pull asks for one message and only when a slot is free, so no message waits in a client while its lease runs.
 
-Settling waits for the server's confirmation. `delayed` counts as `leased`: the server does not tell them apart.
+Settling waits for the server's confirmation. `delayed` counts as `leased`: the server does not tell them apart. All of
+it is one module, the only one that knows the client.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,17 +27,19 @@ import msgspec
 
 from runtime.bus.protocol import DeadLetter, QueueOptions, QueueState
 from runtime.bus.signal import Signal
+from runtime.bus.wire import Buried, Envelope, Names, decode_buried, decode_envelope, encode, token_of
 from runtime.errors import BusClosed, UserError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 CONNECT_S = 5.0
 _CONSUMER = "workers"
-_PULL_S = 30.0
+_PULL_S = 20.0
 """One pull request lingers so long at the server; then the next."""
-_CONFIRM_S = 10.0
+_CONFIRM_S = 3.0
 _ROOM_S = 1.0
 """A publisher that waits for room looks again after so long, should the message about it be lost."""
 _REMEMBERED_S = 24 * 3600.0
@@ -48,49 +50,10 @@ _FULL = 10077
 _STREAM_EXISTS = 10058
 
 
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """What travels. An absent body lies in the object store under the key's digest."""
-
-    key: str
-    at: float
-    body: bytes | None
-
-
-class _Buried(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter as kept."""
-
-    envelope: _Envelope
-    reason: str
-    attempts: int
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_envelope = msgspec.msgpack.Decoder(_Envelope).decode
-_buried = msgspec.msgpack.Decoder(_Buried).decode
-
-
-class _Names:
-    """What a queue's parts are called at the server."""
-
-    def __init__(self, prefix: str, queue: str) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix + queue):
-            raise ValueError(f"a queue's name is letters, digits, '-' and '_': {prefix!r}, {queue!r}")
-        self.stream, self.dead_stream = f"{prefix}-{queue}", f"{prefix}-{queue}-dead"
-        self.bodies = f"{prefix}-{queue}-bodies"
-        self.room = f"{prefix}-room.{queue}"
-        self._subject, self._dead = f"{prefix}.{queue}", f"{prefix}-dead.{queue}"
-
-    def subject(self, token: str) -> str:
-        return f"{self._subject}.{token}"
-
-    def dead_subject(self, token: str) -> str:
-        return f"{self._dead}.{token}"
-
-
 class _Queue:
     """One declared queue at the server."""
 
-    def __init__(self, bus: NatsBus, queue: str, options: QueueOptions, names: _Names) -> None:
+    def __init__(self, bus: NatsBus, queue: str, options: QueueOptions, names: Names) -> None:
         self.bus, self.queue, self.options, self.names = bus, queue, options, names
         self.room = Signal()
 
@@ -139,62 +102,69 @@ class _Queue:
 
     async def publish(self, key: str, body: bytes, *, once: str) -> None:
         """Publish under the deduplication id `once`; waits while the stream is full."""
-        token = _token(key)
-        envelope = _Envelope(key=key, at=time.time(), body=body)
+        token = token_of(key)
+        envelope = Envelope(key=key, at=time.time(), body=body)
         if len(body) > self.bus.client.max_payload - _HEADROOM:
             await self._put_body(token, body)
             envelope = msgspec.structs.replace(envelope, body=None)
-        payload = _encode(envelope)
+        payload = encode(envelope)
         while not await self._published(token, payload, once):
             await self.room.wait(_ROOM_S)
             self.bus.check_open(self.queue)
 
     async def _published(self, token: str, payload: bytes, once: str) -> bool:
-        from nats.js.errors import APIError
+        """False: no room, or no answer, as while the server restarts. The id keeps a second try from queueing twice."""
+        from nats.errors import ConnectionClosedError, ConnectionReconnectingError
+        from nats.errors import TimeoutError as NatsTimeout
+        from nats.js.errors import APIError, NoStreamResponseError
 
         try:
             await self.bus.jetstream.publish(
                 self.names.subject(token), payload, timeout=_CONFIRM_S, headers={"Nats-Msg-Id": once}
             )
+        except (NatsTimeout, NoStreamResponseError, ConnectionReconnectingError):
+            return False
+        except ConnectionClosedError:
+            raise BusClosed(self.queue) from None
         except APIError as error:
             if error.err_code != _FULL:
                 raise
             return False
         return True
 
-    async def body(self, envelope: _Envelope) -> bytes:
+    async def body(self, envelope: Envelope) -> bytes:
         if envelope.body is not None:
             return envelope.body
         store = await self.bus.jetstream.object_store(self.names.bodies)
-        found = await store.get(_token(envelope.key))
+        found = await store.get(token_of(envelope.key))
         return bytes(found.data)
 
     async def _put_body(self, token: str, body: bytes) -> None:
         store = await self.bus.jetstream.create_object_store(self.names.bodies)
         await store.put(token, body)
 
-    async def forget_body(self, envelope: _Envelope) -> None:
+    async def forget_body(self, envelope: Envelope) -> None:
         if envelope.body is None:
             store = await self.bus.jetstream.object_store(self.names.bodies)
-            await store.delete(_token(envelope.key))
+            await store.delete(token_of(envelope.key))
 
-    async def bury(self, envelope: _Envelope, reason: str, attempts: int) -> None:
-        letter = _encode(_Buried(envelope=envelope, reason=reason, attempts=attempts))
-        await self.bus.jetstream.publish(self.names.dead_subject(_token(envelope.key)), letter, timeout=_CONFIRM_S)
+    async def bury(self, envelope: Envelope, reason: str, attempts: int) -> None:
+        letter = encode(Buried(envelope=envelope, reason=reason, attempts=attempts))
+        await self.bus.jetstream.publish(self.names.dead_subject(token_of(envelope.key)), letter, timeout=_CONFIRM_S)
 
-    async def exhume(self, key: str) -> _Buried | None:
+    async def exhume(self, key: str) -> Buried | None:
         """Take a dead letter out."""
-        found = await self._last_dead(_token(key))
+        found = await self._last_dead(token_of(key))
         if found is None:
             return None
         await self.bus.jetstream.delete_msg(self.names.dead_stream, found.seq)
-        return _buried(found.data)
+        return decode_buried(found.data)
 
-    async def dead(self) -> list[_Buried]:
+    async def dead(self) -> list[Buried]:
         info = await self.bus.jetstream.stream_info(self.names.dead_stream, subjects_filter=">")
         tokens = [subject.rpartition(".")[2] for subject in info.state.subjects or ()]
         found = [await self._last_dead(token) for token in tokens]
-        return [_buried(message.data) for message in found if message is not None]
+        return [decode_buried(message.data) for message in found if message is not None]
 
     async def _last_dead(self, token: str) -> Any:
         from nats.js.errors import NotFoundError
@@ -211,13 +181,13 @@ class _Queue:
             message = await self.bus.jetstream.get_msg(self.names.stream, first)
         except NotFoundError:
             return 0.0  # settled meanwhile
-        return max(0.0, time.time() - _envelope(message.data).at)
+        return max(0.0, time.time() - decode_envelope(message.data).at)
 
 
 class NatsDelivery:
     """One message under lease: see `runtime.bus.protocol.Delivery`."""
 
-    def __init__(self, queue: _Queue, message: Msg, envelope: _Envelope, body: bytes, changed: Signal) -> None:
+    def __init__(self, queue: _Queue, message: Msg, envelope: Envelope, body: bytes, changed: Signal) -> None:
         self._queue, self._message, self._envelope, self._body = queue, message, envelope, body
         self._changed = changed
         self._settled = False
@@ -258,24 +228,37 @@ class NatsDelivery:
 
     async def reject(self, reason: str) -> None:
         if self.live:
-            await self._queue.bury(self._envelope, reason, self.attempt)
-            await self._settle(b"+TERM")
+            await self._bury(reason, self.attempt)
 
     async def give_up(self) -> None:
         """The last lease ran out, which shows only when it is delivered once more."""
         attempts = self._queue.options.max_attempts
-        await self._queue.bury(self._envelope, f"{attempts} deliveries, the last: the lease ran out", attempts)
-        await self._settle(b"+TERM")
+        await self._bury(f"{attempts} deliveries, the last: the lease ran out", attempts)
+
+    async def _bury(self, reason: str, attempts: int) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._queue.bury(self._envelope, reason, attempts)
+            await self._settle(b"+TERM")
 
     async def _settle(self, answer: bytes) -> None:
+        """Shielded: half said, it would be neither ours to give back nor settled until the lease runs out."""
         self._settled = True
+        with anyio.CancelScope(shield=True):
+            await self._confirm(answer)
+            if not answer.startswith(b"-NAK"):
+                await self._queue.bus.client.publish(self._queue.names.room)
         self._changed.notify()
-        await self._confirm(answer)
-        if not answer.startswith(b"-NAK"):
-            await self._queue.bus.client.publish(self._queue.names.room)
 
     async def _confirm(self, answer: bytes) -> None:
-        await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
+        from nats.errors import ConnectionClosedError, NoRespondersError
+        from nats.errors import TimeoutError as NatsTimeout
+
+        try:
+            await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
+        except (NatsTimeout, NoRespondersError):
+            pass  # not heard: the lease runs out and it is delivered again, which every consumer bears
+        except ConnectionClosedError:
+            raise BusClosed(self._queue.queue) from None
 
 
 class NatsBus:
@@ -287,6 +270,7 @@ class NatsBus:
     def __init__(self, url: str, *, prefix: str = "termloom") -> None:
         self._url, self._prefix = url, prefix
         self._queues: dict[str, _Queue] = {}
+        self._consumers: set[_Deliveries] = set()
         self.client: Client
         self.jetstream: Any
         self._closed = False
@@ -297,7 +281,14 @@ class NatsBus:
 
         try:
             with anyio.fail_after(CONNECT_S):  # the client by itself tries for two minutes
-                self.client = await nats.connect(self._url, name="termloom", error_cb=_quiet)
+                self.client = await nats.connect(
+                    self._url,
+                    name="termloom",
+                    reconnect_time_wait=0.5,
+                    error_cb=_quiet,
+                    closed_cb=self._on_closed,
+                    reconnected_cb=self._on_reconnected,
+                )
         except (OSError, TimeoutError, nats.errors.Error) as error:
             reason = str(error) or f"none within {CONNECT_S:g} s"
             raise UserError(self._url, f"no NATS server answers: {reason}", "Start one with JetStream on") from None
@@ -305,18 +296,26 @@ class NatsBus:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        await self._on_closed()
+        with anyio.CancelScope(shield=True):
+            await self.client.close()
+
+    async def _on_closed(self) -> None:
+        """By us, or by the client after it has tried long enough to reconnect."""
         self._closed = True
         for queue in self._queues.values():
             queue.room.notify()
-        with anyio.CancelScope(shield=True):
-            await self.client.close()
+
+    async def _on_reconnected(self) -> None:
+        for consumer in self._consumers:
+            consumer.ask_again()
 
     def check_open(self, queue: str) -> None:
         if self._closed:
             raise BusClosed(queue)
 
     async def declare(self, queue: str, options: QueueOptions) -> None:
-        declared = _Queue(self, queue, options, _Names(self._prefix, queue))
+        declared = _Queue(self, queue, options, Names(self._prefix, queue))
         await declared.declare()
         self._queues[queue] = declared
 
@@ -327,12 +326,13 @@ class NatsBus:
     @asynccontextmanager
     async def consume(self, queue: str, *, slots: int) -> AsyncIterator[AsyncIterator[NatsDelivery]]:
         self.check_open(queue)
-        source = self._queues[queue]
-        pull = await self.jetstream.pull_subscribe_bind(_CONSUMER, source.names.stream)
-        deliveries = _Deliveries(source, pull, slots)
+        deliveries = _Deliveries(self._queues[queue], slots)
+        await deliveries.enter()
+        self._consumers.add(deliveries)
         try:
             yield deliveries
         finally:
+            self._consumers.discard(deliveries)
             with anyio.CancelScope(shield=True):
                 await deliveries.leave()
 
@@ -374,12 +374,37 @@ class NatsBus:
 
 
 class _Deliveries:
-    """The iterator of one consumer."""
+    """The iterator of one consumer.
 
-    def __init__(self, queue: _Queue, pull: Any, slots: int) -> None:
-        self._queue, self._pull, self._slots = queue, pull, slots
+    It pulls by itself: the client's own pull loses a message that arrives while it is being cancelled, which nobody
+    would see until the lease runs out. Here it arrives in a buffer, and leaving gives the buffer back.
+    """
+
+    def __init__(self, queue: _Queue, slots: int) -> None:
+        self._queue, self._slots = queue, slots
         self._changed = Signal()
+        self._arrived: deque[Msg] = deque()
         self._held: list[NatsDelivery] = []
+        self._asked_until = 0.0
+        self._subscription: Subscription
+
+    async def enter(self) -> None:
+        client = self._queue.bus.client
+        self._inbox = client.new_inbox()
+        self._subscription = await client.subscribe(self._inbox, cb=self._on_message)
+
+    async def leave(self) -> None:
+        """Give back what is held and what is on its way, so that it is delivered again at once."""
+        if self._queue.bus.client.is_closed:
+            return  # the server delivers it again when the leases run out
+        await self._subscription.drain()  # type: ignore[no-untyped-call]
+        for delivery in [*self._held, *[await self._delivery(message) for message in self._arrived]]:
+            await delivery.nack()
+
+    def ask_again(self) -> None:
+        """The request that lingered at the server is gone."""
+        self._asked_until = 0.0
+        self._changed.notify()
 
     def __aiter__(self) -> Self:
         return self
@@ -387,41 +412,45 @@ class _Deliveries:
     async def __anext__(self) -> NatsDelivery:
         while True:
             self._queue.bus.check_open(self._queue.queue)
+            now = time.monotonic()
             self._held = [delivery for delivery in self._held if delivery.live]
             if len(self._held) >= self._slots:
-                await self._changed.wait(min(d.until for d in self._held) - time.monotonic())
-            elif delivery := await self._fetch():
-                self._held.append(delivery)
-                return delivery
+                await self._changed.wait(min(d.until for d in self._held) - now)
+            elif self._arrived:
+                if delivery := await self._take():
+                    return delivery
+            elif now >= self._asked_until:
+                await self._ask(now)
+            else:
+                await self._changed.wait(self._asked_until - now)
 
-    async def leave(self) -> None:
-        """Give back what is held, so that it is delivered again at once."""
-        await self._pull.unsubscribe()
-        for delivery in self._held:
-            await delivery.nack()
-
-    async def _fetch(self) -> NatsDelivery | None:
-        from nats.errors import ConnectionClosedError
-        from nats.errors import TimeoutError as NatsTimeout
-
-        try:
-            messages: Sequence[Msg] = await self._pull.fetch(1, timeout=_PULL_S)
-        except NatsTimeout:
-            return None
-        except ConnectionClosedError:
-            raise BusClosed(self._queue.queue) from None
-        (message,) = messages
-        envelope = _envelope(message.data)
-        delivery = NatsDelivery(self._queue, message, envelope, await self._queue.body(envelope), self._changed)
+    async def _take(self) -> NatsDelivery | None:
+        """The message that arrived. It leaves the buffer when nothing is left to wait for."""
+        delivery = await self._delivery(self._arrived[0])
         if delivery.attempt > self._queue.options.max_attempts:
             await delivery.give_up()
+            self._arrived.popleft()
             return None
+        self._arrived.popleft()
+        self._held.append(delivery)
         return delivery
 
+    async def _delivery(self, message: Msg) -> NatsDelivery:
+        envelope = decode_envelope(message.data)
+        return NatsDelivery(self._queue, message, envelope, await self._queue.body(envelope), self._changed)
 
-def _token(key: str) -> str:
-    """A key may hold anything; a subject's token may not."""
-    return hashlib.sha256(key.encode()).hexdigest()
+    async def _ask(self, now: float) -> None:
+        """One message, please; the request lingers at the server."""
+        self._asked_until = now + _PULL_S + 1.0
+        request = json.dumps({"batch": 1, "expires": int(_PULL_S * 1e9)}).encode()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._queue.names.stream}.{_CONSUMER}"
+        await self._queue.bus.client.publish(subject, request, reply=self._inbox)
+
+    async def _on_message(self, message: Msg) -> None:
+        """A message, or the server's word that the request has ended without one."""
+        if not (message.headers or {}).get("Status"):
+            self._arrived.append(message)
+        self.ask_again()
 
 
 async def _quiet(_: Exception) -> None:

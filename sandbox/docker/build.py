@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -130,7 +131,7 @@ async def _follow(client: Client, name: str, packed: bytes, context: BuildContex
         "labels": json.dumps({labels.IMAGE: "build"}),
     }  # fmt: skip
     try:
-        with answering("building an image", float("inf")):
+        with answering("building an image", math.inf):
             async with client.request(
                 "POST", "build", query, data=packed, content_type="application/x-tar"
             ) as response:

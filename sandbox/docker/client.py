@@ -6,7 +6,8 @@ Invariants:
 - `DockerError`, `aiohttp.ClientError` and `OSError` do not leave `answering`.
 
 aiodocker wraps part of the engine's API, and its streams cannot close the standard input alone: `request` reaches the
-rest of the API through the same session, `end_input` the stream's transport. Nothing else touches aiodocker's insides.
+rest of the API through the same session, `end_input` and `drop` the transport of a stream. Nothing else touches its
+insides.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+import anyio.lowlevel
 
 from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost
 
@@ -104,6 +106,7 @@ class Client:
             await self._docker.close()
             if self._connector is not None:
                 await self._connector.close()
+            await anyio.lowlevel.checkpoint()  # closed transports let go of their sockets in the loop's next round
 
     @property
     def docker(self) -> Any:
@@ -152,6 +155,14 @@ def end_input(stream: Any) -> None:
     if connection is None or connection.transport is None or not connection.transport.can_write_eof():
         raise BrokenPipeError("the stream cannot be half closed")
     connection.transport.write_eof()
+
+
+async def drop(stream: Any) -> None:
+    """Let go of an attached stream at once; what was written and not yet sent is discarded. Idempotent."""
+    connection = stream._resp.connection if stream._resp is not None else None
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    await stream.close()
 
 
 async def json_lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:

@@ -57,7 +57,6 @@ with open("/etc/hosts", "w") as hosts:
 class ImageFacts(Record, frozen=True):
     """What an image brings along."""
 
-    image_id: str
     env: dict[str, str]
     workdir: str
 
@@ -71,9 +70,7 @@ def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
     """From the engine's answer about an image."""
     config = inspected.get("Config") or {}
     pairs = (entry.partition("=") for entry in config.get("Env") or ())
-    return ImageFacts(
-        image_id=inspected["Id"], env={name: value for name, _, value in pairs}, workdir=config.get("WorkingDir") or ""
-    )
+    return ImageFacts(env={name: value for name, _, value in pairs}, workdir=config.get("WorkingDir") or "")
 
 
 def user_id(user: User) -> str:
@@ -105,7 +102,7 @@ def container_config(
 ) -> dict[str, Any]:
     """The body of the create request."""
     return {
-        "Image": image.image_id,
+        "Image": spec.image,
         "Entrypoint": [],
         "Cmd": _first_process(spec),
         "User": user_id("root"),

@@ -143,9 +143,7 @@ class DockerEngine:
         return sandbox
 
     async def _clean(self, sandbox: DockerSandbox) -> None:
-        done = await sandbox.exec(
-            [*trusted_argv(), "-c", CLEAN_IMAGE], user="root", cwd="/", env={"LD_PRELOAD": ""}, timeout_s=_CLEAN_S
-        )
+        done = await sandbox.exec([*trusted_argv(), "-c", CLEAN_IMAGE], user="root", cwd="/", timeout_s=_CLEAN_S)
         if done.exit_code != 0:
             raise EngineFault(ENGINE, "cleaning a frozen image", done.stderr.decode(errors="replace")[-500:])
 

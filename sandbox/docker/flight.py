@@ -8,6 +8,9 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from sandbox.docker.client import ENGINE
+from sandbox.errors import EngineFault
+
 T = TypeVar("T")
 
 
@@ -15,7 +18,7 @@ class _Flight(Generic[T]):
     def __init__(self) -> None:
         self.landed = anyio.Event()
         self.value: T | None = None
-        self.error: Exception | None = None
+        self.error: Exception | None = EngineFault(ENGINE, "waiting", "the engine was closed meanwhile")
 
 
 class SingleFlight(Generic[T]):
@@ -40,7 +43,7 @@ class SingleFlight(Generic[T]):
 
     async def _fly(self, key: str, flight: _Flight[T], work: Callable[[], Awaitable[T]]) -> None:
         try:
-            flight.value = await work()
+            flight.value, flight.error = await work(), None
         except Exception as error:  # handed to everyone who waits
             flight.error = error
         finally:

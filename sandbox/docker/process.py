@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Literal
 import anyio
 from anyio.abc import TaskStatus
 
-from sandbox.docker.client import CALL_S, ENGINE, answering, end_input
+from sandbox.docker.client import CALL_S, ENGINE, answering, drop, end_input
 from sandbox.docker.config import process_env, shell, user_id
 from sandbox.docker.container import Container
 from sandbox.engine import User
@@ -131,7 +132,7 @@ class ContainerProcess:
     async def _let_go(self) -> None:
         self._closing.cancel()
         self._feeding.cancel()
-        await self._stream.close()
+        await drop(self._stream)
 
     def feed(self, data: bytes) -> None:
         """Write `data` and close the standard input, beside the reading. A program need not read it."""
@@ -146,7 +147,7 @@ class ContainerProcess:
                 pass  # ended before it has read all
 
     async def _read(self) -> Chunk | None:
-        with answering("reading output", float("inf"), sandbox_id=self._container.sandbox_id):
+        with answering("reading output", math.inf, sandbox_id=self._container.sandbox_id):
             message = await self._stream.read_out()
         if message is None:
             return None
@@ -205,7 +206,7 @@ class ContainerProcess:
                 await anyio.sleep(_LINGER_S)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._stream.close()
+                await drop(self._stream)
 
     async def _goes_on(self) -> bool:
         try:

@@ -3,14 +3,13 @@
 One connection for each engine, whatever the number of sandboxes. Invariants:
 - Events only wake; what happened is read from the engine by inspect. A lost event costs a wait until the deadline that
   every waiter has, never a wrong answer.
-- When the stream breaks, everybody is woken, and the stream is opened again from where it stopped.
+- Everybody is woken whenever the stream is opened, again or for the first time: what came before is not on it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,7 +21,6 @@ from sandbox.docker.client import Client, answering, json_lines
 from sandbox.errors import SandboxError
 
 _RECONNECT_S = 1.0
-_NEVER_S = math.inf
 
 
 class EventWatch:
@@ -49,27 +47,23 @@ class EventWatch:
 
     async def run(self) -> None:
         """Follow the stream until cancelled."""
-        since = time.time()
         while True:
             with suppress(SandboxError):
-                since = await self._follow(since)
-            for key in list(self._waiting):
-                self._wake(key)
+                await self._follow()
             await anyio.sleep(_RECONNECT_S)
 
-    async def _follow(self, since: float) -> float:
+    async def _follow(self) -> None:
         filters = {
             "type": ["container"],
             "event": ["die", "destroy", "exec_die"],
             "label": [f"{labels.OWNER}={self._owner}"],
         }
-        query = {"filters": json.dumps(filters), "since": f"{since:.9f}"}
-        with answering("following events", _NEVER_S):
-            async with self._client.request("GET", "events", query) as response:
+        with answering("following events", math.inf):
+            async with self._client.request("GET", "events", {"filters": json.dumps(filters)}) as response:
+                for key in list(self._waiting):
+                    self._wake(key)
                 async for event in json_lines(response):
                     self._tell(event)
-                    since = event.get("time", since)
-        return since
 
     def _tell(self, event: dict[str, Any]) -> None:
         actor = event.get("Actor") or {}

@@ -18,8 +18,9 @@ import anyio.to_thread
 import msgspec
 
 from sandbox.base import BASE_DOCKERFILE
-from sandbox.dockerfile import Copy, DockerfileError, MakeDirectory, Recipe, Run, Step, parse, select
+from sandbox.dockerfile import Copy, DockerfileError, MakeDirectory, Recipe, Run, Step, parse
 from sandbox.errors import BuildUnsupported, TransferRefused
+from sandbox.namespace.context import select
 from sandbox.namespace.images import ImageConfig
 from sandbox.namespace.link import ENGINE
 from sandbox.namespace.parcel import Placed
@@ -167,13 +168,9 @@ async def _run(step: Run, sandbox: NamespaceSandbox) -> None:
 
 async def _copy(step: Copy, sandbox: NamespaceSandbox, context: BuildContext) -> None:
     try:
-        placements = select(step, context.files)
+        placed = select(step, context.files)
     except DockerfileError as error:
         raise StepError(step.text, None, error.problem) from error
-    placed = [
-        Placed(path=item.path, inside=item.inside, data=item.data, mode=item.mode, owner=step.owner)
-        for item in placements
-    ]
     await _place(step.text, sandbox, placed)
 
 

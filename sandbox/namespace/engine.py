@@ -54,7 +54,7 @@ class NamespaceEngine:
         self._link: Link | None = None
         self._images: Images | None = None
         self.notes: tuple[str, ...] = ()
-        """Limits that this machine does not allow to set, for people."""
+        """For people: limits that this machine does not allow to set, leftovers that could not be removed."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class NamespaceEngine:
         self._link = await Link.open(self._state_dir / "mnt")
         self._link.on_down = self._on_down
         self._link.on_gone = self._on_gone
-        self.notes = self._link.notes
+        self.notes += self._link.notes
         return self
 
     def _prepare(self) -> None:
@@ -102,7 +102,10 @@ class NamespaceEngine:
         self._owner = own_identity()
         self._images = Images(self._state_dir / "images", self._rootfs)
         for record in self._leases.abandoned():
-            self._clear(record.sandbox_id)
+            try:
+                self._clear(record.sandbox_id)
+            except OSError as error:
+                self.notes += (f"sandbox {record.sandbox_id} of a dead owner cannot be removed: {error}",)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -111,6 +114,9 @@ class NamespaceEngine:
         if self._link is not None:
             await self._link.aclose()
             self._link = None
+            with anyio.CancelScope(shield=True):
+                for sandbox_id in list(self._sandboxes):
+                    await self.clear(sandbox_id)
 
     def _open_link(self) -> Link:
         if self._link is None:
@@ -220,13 +226,17 @@ class NamespaceEngine:
         if sandbox is not None:
             await sandbox.remove()
             return
+        await self.clear(sandbox_id)
+
+    async def clear(self, sandbox_id: str) -> None:
+        """Remove what a sandbox has on this machine when no spawner of ours answers for it. Raises: EngineFault."""
         try:
             await anyio.to_thread.run_sync(self._clear, sandbox_id)
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             raise EngineFault(ENGINE, "remove", str(error)) from error
+        self._sandboxes.pop(sandbox_id, None)
 
     def _clear(self, sandbox_id: str) -> None:
-        """Remove what a sandbox of another process has on this machine. Blocks."""
         if self._leases.read(sandbox_id) is None:
             return
         self._cgroups.kill(sandbox_id, timeout_s=_KILL_S)

@@ -67,6 +67,7 @@ class Images:
     def __init__(self, directory: Path, rootfs: Path) -> None:
         self._directory = directory
         self._known: dict[str, Image] = {}
+        """The base and what was frozen."""
         self._frozen_layers: Counter[str] = Counter()
         self.base = Image(id=f"base-{_fingerprint(rootfs)}", layers=(Layer(kind="directory", name=str(rootfs)),))
         self._known[self.base.id] = self.base
@@ -79,12 +80,8 @@ class Images:
         return digest.hexdigest()
 
     def find(self, image_id: str) -> Image | None:
-        if image_id not in self._known:
-            built = self._load(image_id)
-            if built is None:
-                return None
-            self._known[image_id] = built
-        return self._known[image_id]
+        """A built image is looked up on disk each time: another process may have removed it."""
+        return self._known.get(image_id) or self._load(image_id)
 
     def _load(self, image_id: str) -> Image | None:
         if not image_id.isalnum():
@@ -107,7 +104,8 @@ class Images:
     def make_scratch(self, sandbox_id: str) -> Path:
         home = self.scratch(sandbox_id)
         for directory in (home, home / "layer", home / "work"):
-            directory.mkdir(mode=0o755)
+            directory.mkdir()
+        (home / "layer").chmod(0o755)  # the mode of `/` inside, whatever our umask is
         return home
 
     def drop_scratch(self, sandbox_id: str) -> None:
@@ -153,7 +151,6 @@ class Images:
     def remove_built(self, image_id: str) -> None:
         """Remove a built image from the disk. Idempotent; does nothing to the base."""
         if image_id != self.base.id and image_id.isalnum():
-            self._known.pop(image_id, None)
             shutil.rmtree(self._directory / image_id, ignore_errors=True)
 
 

@@ -59,6 +59,8 @@ class Link:
         self._waiters: dict[int, _Waiter] = {}
         self._watchers: dict[int, ProcessWatcher] = {}
         self._last_id = 0
+        self._sending = anyio.Lock()
+        """Held while one packet is sent: only one task may wait for room in the socket."""
         self._ready = _Waiter()
         self.closed = False
         self.notes: tuple[str, ...] = ()
@@ -135,17 +137,16 @@ class Link:
                 await self.request("kill", {"run": run})
 
     async def _send(self, message: wire.Message, descriptors: Sequence[int]) -> None:
-        while not self.closed:
-            try:
-                wire.send(self._sock, message, descriptors)
-            except BlockingIOError:
-                await anyio.wait_writable(self._sock)
-            except OSError as error:
-                raise EngineFault(ENGINE, message["op"], f"the spawner is gone ({error.strerror})") from error
-            except ValueError as error:
-                raise EngineFault(ENGINE, message["op"], str(error)) from error
-            else:
-                return
+        async with self._sending:
+            while not self.closed:
+                try:
+                    wire.send(self._sock, message, descriptors)
+                except BlockingIOError:
+                    await anyio.wait_writable(self._sock)
+                except (OSError, ValueError) as error:
+                    raise EngineFault(ENGINE, message["op"], str(error)) from error
+                else:
+                    return
         raise EngineFault(ENGINE, message["op"], "the spawner is gone")
 
     def _on_readable(self) -> None:

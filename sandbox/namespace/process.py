@@ -14,8 +14,8 @@ from typing import Literal
 
 import anyio
 
-from sandbox.errors import SandboxLost
-from sandbox.namespace.link import DEADLINE_S, Link
+from sandbox.errors import EngineFault, SandboxLost
+from sandbox.namespace.link import DEADLINE_S, ENGINE, Link
 
 Stream = Literal["out", "err"]
 _CHUNK = 64 * 1024
@@ -135,12 +135,16 @@ class Process:
         """Kill it with all of its session, and see its end. Raises: EngineFault."""
         if self.status is None:
             await self._link.kill(self.run)
-            await self._ended.wait()
+            try:
+                with anyio.fail_after(DEADLINE_S):
+                    await self._ended.wait()
+            except TimeoutError:
+                raise EngineFault(ENGINE, "kill", f"the process does not end within {DEADLINE_S:g} s") from None
 
     async def aclose(self) -> None:
         """Kill it if it runs, release its descriptors. Idempotent. Raises: EngineFault."""
         try:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(DEADLINE_S):
+            with anyio.CancelScope(shield=True):
                 await self.kill()
         finally:
             self.close_stdin()

@@ -183,6 +183,7 @@ class NamespaceSandbox:
                 self._check()
                 await self._stop(keep=True, why="it was frozen")
                 self._frozen = self._engine.images.frozen(self._id, self._image).id
+                await self._engine.release(self._id)
             return self._frozen
 
     async def stop_for_commit(self) -> None:
@@ -203,10 +204,16 @@ class NamespaceSandbox:
         with anyio.CancelScope(shield=True):
             async with self._ending:
                 if not self._removed:
-                    if not self._link.closed:
-                        await self._stop(keep=bool(self._frozen), why="it was removed")
-                    await self._engine.release(self._id)
+                    await self._remove()
                     self._removed = True
+
+    async def _remove(self) -> None:
+        if self._link.closed:  # the spawner died: its sandboxes with it, their leases and control groups not
+            await self._engine.clear(self._id)
+            return
+        if not self._frozen:
+            await self._stop(keep=False, why="it was removed")
+        await self._engine.release(self._id)
 
     async def __aenter__(self) -> Self:
         return self
@@ -226,11 +233,17 @@ class Output:
         self.truncated = False
 
     async def gather(self, process: Process, stdin: bytes) -> None:
-        """Feed `stdin` and read until the process has ended."""
+        """Feed `stdin` and read until the process has ended. Raises: SandboxLost."""
+        lost: SandboxLost | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_feed, process, stdin)
-            await self.rest(process)
+            try:
+                await self.rest(process)
+            except SandboxLost as error:  # bare to the caller, not in the task group's exception group
+                lost = error
             tasks.cancel_scope.cancel()
+        if lost is not None:
+            raise lost
 
     async def rest(self, process: Process) -> None:
         while (chunk := await process.receive()) is not None:

@@ -40,7 +40,7 @@ def test_an_unfinished_run_wants_resume(place: RunPlace) -> None:
     with pytest.raises(UserError, match="Use --resume"):
         prepare(place, resume=False)
     (place.out / "task").mkdir()
-    with pytest.raises(UserError, match="unfinished run.*Use --resume"):
+    with pytest.raises(UserError, match="holds the tasks of an unfinished run"):
         prepare(place, resume=False)
     prepare(place, resume=True)
 

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from runtime.bus import MemoryBus, QueueOptions
+from runtime.bus.nats import NatsBus
 from runtime.errors import BudgetExhausted, ChatRejected, ContextOverflow, StoreError, UserError
 from runtime.events import Kind, RunEvent
 from runtime.limits import Limits
@@ -86,6 +87,28 @@ async def test_every_item_ends_once_and_rejections_are_refilled(tmp_path: Path):
             Kind.RETRY: 15,
         }
         assert [run.state for run in await w.store.runs()] == ["finished"]
+
+
+@pytest.mark.nats
+async def test_a_run_over_nats_that_is_cancelled_is_finished_by_the_next(tmp_path: Path, nats_url: str):
+    """What the first runner left in the streams, the second one does not do twice."""
+    for cancel_after in (25, 10_000):
+        async with world(tmp_path) as w, NatsBus(nats_url, prefix=tmp_path.name[:20].replace("_", "-")) as bus:
+            w.bus, pipeline = bus, stages()
+            with anyio.CancelScope() as scope:
+
+                def listen(event: RunEvent, w: World = w, scope=scope, cancel_after=cancel_after) -> None:
+                    w.told.append(event)
+                    if len(w.told) > cancel_after:
+                        scope.cancel()
+
+                runner = w.runner(pipeline, Refill(12))
+                runner._on_event = listen
+                await runner.run()
+    async with world(tmp_path) as w:
+        packed = [m.number for m in (await w.ends(pipeline)).values() if isinstance(m, Packed)]
+        assert sorted(packed) == [1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14]
+        assert (await w.store.tally(RUN)).pending == 0
 
 
 async def test_a_finished_run_started_again_does_nothing(tmp_path: Path):

@@ -4,8 +4,6 @@
 valid and limits nothing. The engine uses the same code to clear what a dead owner left.
 """
 
-# ruff: noqa: PTH (the spawner does without pathlib: memory)
-
 from __future__ import annotations
 
 import errno

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 from . import kernel
 from .accounts import identity_of
@@ -69,24 +69,34 @@ def prefer_for_oom() -> None:
     os.close(descriptor)
 
 
-def run(command: Command, profile: str, stdio: list[int], program: bytes, address_space: int | None) -> None:
-    """Replace the caller by `command`; returns never. Raises: LookupError for an unknown user, OSError."""
+def run(command: Command, profile: str, stdio: list[int], program: bytes, address_space: int | None) -> NoReturn:
+    """Replace the caller by `command`. Raises: OSError when the sandbox cannot be set up for it."""
     os.setsid()
-    identity = identity_of(command["user"])
-    limit_resources(address_space)
     for number, descriptor in enumerate(stdio):
         os.dup2(descriptor, number)
+    try:
+        identity = identity_of(command["user"])
+    except LookupError as error:
+        _give_up(str(error), _CANNOT_EXECUTE)
+    limit_resources(address_space)
     _default_signals()
     become(identity, profile, program)
-    environment = _base_environment(identity) | command["env"]
+    directory = command["cwd"] or identity.home
     try:
-        os.chdir(command["cwd"] or identity.home)
-        _exec(command["argv"], environment)
+        os.chdir(directory)
     except OSError as error:
-        name = command["argv"][0] if error.filename != command["cwd"] else command["cwd"]
-        os.write(2, f"{name}: {error.strerror}\n".encode("utf-8", "surrogateescape"))
-        missing = isinstance(error, FileNotFoundError) and name != command["cwd"]
-        os._exit(_NOT_FOUND if missing else _CANNOT_EXECUTE)
+        _give_up(f"{directory}: {error.strerror}", _CANNOT_EXECUTE)
+    try:
+        _exec(command["argv"], _base_environment(identity) | command["env"])
+    except OSError as error:
+        code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_EXECUTE
+        _give_up(f"{command['argv'][0]}: {error.strerror}", code)
+
+
+def _give_up(message: str, code: int) -> NoReturn:
+    """The caller's mistake, told as a shell tells it."""
+    os.write(2, f"{message}\n".encode("utf-8", "surrogateescape"))
+    os._exit(code)
 
 
 def _default_signals() -> None:
@@ -104,7 +114,7 @@ def _base_environment(identity: Identity) -> dict[str, str]:
     }
 
 
-def _exec(argv: list[str], environment: dict[str, str]) -> None:
+def _exec(argv: list[str], environment: dict[str, str]) -> NoReturn:
     program = argv[0]
     if "/" in program:
         os.execve(program, argv, environment)  # noqa: S606 (no shell is the point)

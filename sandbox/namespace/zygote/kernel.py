@@ -4,8 +4,6 @@ The numbers of `pivot_root`, `open_tree` and `move_mount` are the same wherever 
 where they are not.
 """
 
-# ruff: noqa: PTH (the spawner does without pathlib: memory)
-
 from __future__ import annotations
 
 import ctypes
@@ -35,6 +33,7 @@ MNT_DETACH = 2
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
@@ -127,7 +126,9 @@ def loopback_up() -> None:
 
 
 def rename_process(name: str) -> None:
-    """Replace the command line that every process can read in /proc, which would tell paths of the host."""
+    """Replace name and command line, which every process can read in /proc and which would tell paths of the host."""
+    title = ctypes.create_string_buffer(name.encode())
+    prctl(PR_SET_NAME, ctypes.addressof(title))
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])

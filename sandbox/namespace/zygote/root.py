@@ -8,8 +8,6 @@ others there.
 No device node works outside /dev, and /dev itself is read-only: a sandbox with CAP_MKNOD reaches no disk of the host.
 """
 
-# ruff: noqa: PTH (the spawner does without pathlib: memory)
-
 from __future__ import annotations
 
 import os

@@ -1,11 +1,9 @@
 """The spawner's loop: requests from the engine, reports from forks, ends of processes.
 
 One `poll` waits for all three. A request that needs work forks; the fork's report, or the end of its pipe, answers the
-request. When the engine's end of the socket closes, for whatever reason, every sandbox is killed and cleared, and the
+request. When the engine's process ends or closes its socket, every sandbox is killed and cleared, and the
 spawner ends. Every child is a direct one, so that each end is seen here and nowhere else.
 """
-
-# ruff: noqa: PTH (the spawner does without pathlib: memory)
 
 from __future__ import annotations
 
@@ -83,6 +81,9 @@ class Server:
         self._poll = select.poll()
         self._wakeup = self._watch_children()
         self._poll.register(control, select.POLLIN)
+        # The socket alone does not tell: a fork of the engine's process may hold its other end.
+        self._engine = os.pidfd_open(os.getppid())
+        self._poll.register(self._engine, select.POLLIN)
 
     def _watch_children(self) -> int:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -100,7 +101,7 @@ class Server:
                     self._on_report(descriptor)
                 elif descriptor == self._wakeup:
                     os.read(self._wakeup, 4096)
-                elif not self._on_request():
+                elif descriptor == self._engine or not self._on_request():
                     return
             self._collect()
 
@@ -247,7 +248,7 @@ class Server:
         del self._reports[descriptor]
         outcome = json.loads(report.data) if report.data else {}
         if not report.data and not report.is_process:
-            outcome = {"fault": "it ended without a report"}
+            outcome = {"fault": "its process ended before it was done"}
         if "fault" in outcome:
             self._fault(report.request, report.sandbox, outcome["fault"])
         else:
@@ -286,7 +287,7 @@ class Server:
             sandbox.stopping.clear()
             return
         self._cgroups.remove(sandbox.group)
-        if not any(message["keep"] for message in sandbox.stopping):
+        if not all(message["keep"] for message in sandbox.stopping):
             root.forget(self._vault, self._place, sandbox.group)
         del self._sandboxes[sandbox.group]
         for message in sandbox.stopping:

@@ -3,8 +3,6 @@
 A parcel is one descriptor of memory: eight bytes of length, a JSON list of entries, then the files' bytes in order.
 """
 
-# ruff: noqa: PTH (the spawner does without pathlib: memory)
-
 from __future__ import annotations
 
 import json

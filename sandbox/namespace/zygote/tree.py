@@ -1,7 +1,5 @@
 """Work on directory trees that hold whatever a sandbox wrote: descriptor by descriptor, never through a link."""
 
-# ruff: noqa: PTH (the spawner does without pathlib: memory)
-
 from __future__ import annotations
 
 import os

@@ -1,7 +1,5 @@
 """Whether this machine lets us make sandboxes: tried for real, in namespaces that vanish with the process."""
 
-# ruff: noqa: PTH (the spawner does without pathlib: memory)
-
 from __future__ import annotations
 
 import os

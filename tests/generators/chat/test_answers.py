@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from generators.chat.answers import DraftAnswer, EnvironmentAnswer, ReviewAnswer, FinalTestsAnswer
+from generators.chat.answers import DraftAnswer, EnvironmentAnswer, FinalTestsAnswer, ReviewAnswer
 
 TESTS = "def test_inputs() -> None:\n    assert True\n"
 

@@ -165,6 +165,12 @@ async def test_the_truth_is_told_to_nobody_but_those_who_prepare_and_test(tmp_pa
             "tests_error",
             id="the tests break at the start",
         ),
+        pytest.param(
+            {"furnish": [GOOD_ENVIRONMENT | {"dockerfile": f"{COPY}RUN exit 3\n"}]},
+            "furnish",
+            "build_failed",
+            id="it never builds",
+        ),
         pytest.param({"judge": [{"unstated": ["a file name"]}]}, "examine", "judge", id="the judge disagrees"),
         pytest.param({"solve": ["<action>done</action>"]}, "solve", "unsolved", id="nobody solves it"),
         pytest.param(
@@ -182,6 +188,17 @@ async def test_what_is_wrong_with_a_task_is_its_reason(
     summary = await run(Endpoint(**changes), tmp_path)
     assert summary.tasks == ()
     assert rejections(summary) == {stage: {reason: 1}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "tries"),
+    [({"dockerfile": f"{COPY}RUN exit 3\n"}, 5), ({"dockerfile": "WORKDIR /home/agent\n"}, 3)],
+    ids=["five builds", "three rounds"],
+)
+async def test_furnishing_is_bounded(tmp_path: Path, environment: dict[str, str], tries: int) -> None:
+    endpoint = Endpoint(furnish=[GOOD_ENVIRONMENT | environment])
+    await run(endpoint, tmp_path)
+    assert len(endpoint.prompts["furnish"]) == tries
 
 
 async def test_a_review_sends_the_draft_back_with_its_critique(tmp_path: Path) -> None:

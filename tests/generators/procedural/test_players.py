@@ -14,7 +14,6 @@ from generators.procedural import library
 from generators.procedural.compose import compose
 from generators.procedural.players import CHEATS, ProceduralCheater, ProceduralSolver, procedural_cast, with_mistake
 from generators.roles import Cast
-from sandbox.engine import Sandbox
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.spec import BuildContext, Profile, SandboxSpec
 
@@ -73,12 +72,6 @@ async def _outcome(engine: NamespaceEngine, image: str, tests: str) -> dict[str,
     assert done.exit_code == 0, done.stderr.decode()
     outcome: dict[str, str] = json.loads(done.stdout)
     return outcome
-
-
-async def _frozen(sandbox: Sandbox) -> str:
-    image = await sandbox.freeze()
-    await sandbox.remove()
-    return image
 
 
 async def test_parts_of_the_cast_belong_together() -> None:
@@ -142,7 +135,7 @@ async def test_solver_passes_with_the_reference_and_fails_with_a_slip(engine: Na
         assert played.commands == solver.plan(item, 0)
         assert played.turns == len(played.commands)
         assert played.failure == "ok"
-        outcomes.append(await _outcome(engine, await _frozen(sandbox), task.final_tests))
+        outcomes.append(await _outcome(engine, await sandbox.freeze(), task.final_tests))
     assert set(outcomes[0].values()) == {"passed"}
     assert "failed" in outcomes[1].values()
 
@@ -163,7 +156,7 @@ async def test_cheater_gets_nowhere(engine: NamespaceEngine) -> None:
     sandbox = await engine.create(SandboxSpec(image=image))
     played = await ProceduralCheater().cheat(item, task.draft, sandbox)
     assert played.commands == CHEATS[ProceduralCheater.choose(item)](task.draft.instruction)
-    assert "failed" in (await _outcome(engine, await _frozen(sandbox), task.final_tests)).values()
+    assert "failed" in (await _outcome(engine, await sandbox.freeze(), task.final_tests)).values()
 
 
 def test_with_mistake_changes_its_step_only() -> None:

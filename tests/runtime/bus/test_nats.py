@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 import uuid
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import anyio
 import pytest
@@ -17,41 +12,17 @@ from runtime.bus.nats import NatsBus
 from runtime.bus.protocol import Bus, QueueOptions
 from runtime.errors import UserError
 from tests.runtime.bus.contract import BusContract, take
+from tests.runtime.conftest import NatsServer
 
-pytestmark = [
-    pytest.mark.nats,
-    pytest.mark.skipif(shutil.which("nats-server") is None, reason="no nats-server on the path"),
-]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with JetStream on a free port; it says on its log when it is ready."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    directory: Path = tmp_path_factory.mktemp("nats")
-    command = ["nats-server", "--jetstream", "--store_dir", str(directory), "--addr", "127.0.0.1", "--port", str(port)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        for line in child.stderr:
-            if "Server is ready" in line:
-                break
-        else:
-            pytest.fail(f"nats-server ended with {child.wait()}")
-        yield f"nats://127.0.0.1:{port}"
-    finally:
-        child.terminate()
-        child.stderr.close()
-        child.wait(timeout=20)
+pytestmark = pytest.mark.nats
 
 
 class TestNatsBus(BusContract):
     lease_s = 0.4
 
     @pytest.fixture(autouse=True)
-    def own_prefix(self, server: str) -> None:
-        self.url, self.prefix = server, f"t{uuid.uuid4().hex[:8]}"
+    def own_prefix(self, nats_url: str) -> None:
+        self.url, self.prefix = nats_url, f"t{uuid.uuid4().hex[:8]}"
 
     def open(self) -> AbstractAsyncContextManager[Bus]:
         return NatsBus(self.url, prefix=self.prefix)
@@ -104,6 +75,27 @@ class TestNatsBus(BusContract):
                 await (await take(deliveries)).ack()
             status = await bus.jetstream.stream_info(f"OBJ_{self.prefix}-work-bodies")
             assert status.state.bytes < 1 << 20
+
+    async def test_a_server_that_restarts_loses_nothing(self, nats_server: NatsServer):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="before")
+            async with bus.consume("work", slots=3) as deliveries:
+                held = await take(deliveries)
+                nats_server.stop()
+                async with anyio.create_task_group() as group:
+
+                    async def publish():
+                        await bus.publish("work", b"", key="meanwhile")
+
+                    group.start_soon(publish)
+                    await anyio.to_thread.run_sync(nats_server.start)
+                    meanwhile = await take(deliveries)
+                assert (held.key, meanwhile.key) == ("before", "meanwhile")
+                await held.ack()
+                await meanwhile.ack()
+            state = await bus.state("work")
+            assert (state.ready, state.leased) == (0, 0)
 
     async def test_a_name_that_is_no_token_is_refused(self):
         async with self.open() as bus:

@@ -20,7 +20,7 @@ async def test_files_arrive_with_owner_mode_and_parents(open_docker: OpenEngine)
     async with open_docker() as engine, started(engine) as sandbox:
         await sandbox.put(files)
         seen = (await sandbox.exec(["bash", "-c", look])).stdout.decode().splitlines()
-        assert seen == ["agent 755", "agent 755", "root 600", "root 755", "agent 700"]
+        assert seen == ["agent 755", "agent 755", "root 600", "root 755", "agent 755"]
         assert await sandbox.get("/srv/data/theirs.txt") == b"\xff\x00\n"
         assert await sandbox.get("/home/agent/deep/er/own.sh") == b"#!/bin/sh\n"
 

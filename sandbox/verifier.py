@@ -1,0 +1,228 @@
+"""Decides rewards: runs a suite in a fresh sandbox over a frozen file system and says what came of it.
+
+Invariants:
+- Nothing that the agent touched is trusted: its processes are dead (`Sandbox.freeze`), the tests arrive afterwards in a
+  sandbox that never ran a command of the agent, and what the engines promise for `Profile.GRADE` holds: no /tests, no
+  /logs, no /etc/ld.so.preload of the agent's making.
+- In trusted mode the interpreter, pytest and the grader program are ours (`sandbox.trusted`, `sandbox.grader`), and the
+  report carries a nonce that travelled on the grader's standard input.
+- Only a verdict that grading reached carries a reward. Infrastructure failure is `reward=None` with a class that says
+  why, and never an exception; a broken suite is an infrastructure failure of the task.
+- Missing evidence is never a reward: no report, no reward file, no number in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib import resources
+
+import msgspec
+
+from sandbox.engine import Engine, Sandbox
+from sandbox.errors import SandboxError, SandboxLost, TransferRefused
+from sandbox.spec import ExecResult, FailureClass, File, GradedTest, Limits, Profile, SandboxSpec, Suite, Verdict
+from sandbox.trusted import trusted_argv
+
+TESTS_DIR = "/tests"
+REWARD_DIR = "/logs/verifier"
+_REPORT_LIMIT = 16 << 20
+_REWARD_LIMIT = 64 * 1024
+_TAIL_BYTES = 1000
+_PYTEST_BROKE = (3, 4)
+"""pytest's exit codes for an internal and a usage error."""
+_RUN_TEST_SH = f"rm -rf /logs && mkdir -p {REWARD_DIR} && exec bash {TESTS_DIR}/test.sh"
+
+
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sandbox.grader.run` writes."""
+
+    nonce: str
+    tests: tuple[GradedTest, ...]
+    exit_code: int
+    log: str
+
+
+async def grade(
+    engine: Engine, image: str, suite: Suite, *, limits: Limits = Limits(), run_id: str, purpose: str = "grade"
+) -> Verdict:
+    """Grade the frozen file system `image` with `suite`.
+
+    Never raises for infrastructure: the verdict then has no reward. The sandbox is removed in any case.
+    """
+    started = time.monotonic()
+    spec = SandboxSpec(image=image, profile=Profile.GRADE, limits=limits, run_id=run_id, purpose=purpose)
+    verdict = await _grade(engine, spec, suite)
+    return msgspec.structs.replace(verdict, duration_s=time.monotonic() - started)
+
+
+async def _grade(engine: Engine, spec: SandboxSpec, suite: Suite) -> Verdict:
+    try:
+        sandbox = await engine.create(spec)
+    except SandboxError as error:
+        return _no_reward(FailureClass.SANDBOX_CREATE, str(error))
+    verdict: Verdict | None = None
+    try:
+        async with sandbox:
+            verdict = await (_grade_trusted if suite.mode == "trusted" else _grade_harbor)(sandbox, suite)
+    except SandboxLost as error:
+        return verdict or _no_reward(FailureClass.SANDBOX_LOST, str(error))
+    except SandboxError as error:
+        return verdict or _no_reward(FailureClass.GRADE_ERROR, str(error))
+    return verdict
+
+
+# Trusted mode
+
+
+async def _grade_trusted(sandbox: Sandbox, suite: Suite) -> Verdict:
+    files = _placed(suite.files)
+    await sandbox.put(files)
+    nonce = secrets.token_hex(16)
+    config = {
+        "nonce": nonce,
+        "modules": [file.path for file in files if _is_test_module(file.path)],
+        "test_timeout_s": suite.test_timeout_s,
+        "env": suite.env,
+    }
+    if not config["modules"]:
+        return _no_reward(FailureClass.GRADE_ERROR, "the suite holds no test module (test_*.py)")
+    result = await sandbox.exec(
+        [*trusted_argv(), "-c", grader_source()],
+        stdin=json.dumps(config).encode(),
+        user="root",
+        cwd="/",
+        timeout_s=suite.timeout_s,
+        output_limit=_REPORT_LIMIT,
+    )
+    if result.timed_out:
+        return _no_reward(FailureClass.GRADE_TIMEOUT, f"the tests took longer than {suite.timeout_s:g} s")
+    report = _read_report(result, nonce)
+    return report if isinstance(report, Verdict) else judge(report.tests, suite.inventory)
+
+
+def grader_source() -> str:
+    """The program that the trusted interpreter runs."""
+    return resources.files("sandbox.grader").joinpath("run.py").read_text("utf-8")
+
+
+def judge(tests: Sequence[GradedTest], inventory: Sequence[str] | None) -> Verdict:
+    """The reward for these outcomes: 1 when every test passed, there is one, and the inventory is met exactly; else 0."""
+    failed = [f"{test.name}: {test.outcome} {test.exception}".rstrip() for test in tests if test.outcome != "passed"]
+    problems = [] if tests else ["no test was collected"]
+    problems += [f"{len(failed)} of {len(tests)} tests did not pass: {', '.join(failed)}"] if failed else []
+    if inventory is not None:
+        seen, wanted = Counter(test.name for test in tests), Counter(inventory)
+        problems += [f"missing test {name}" for name in wanted - seen]
+        problems += [f"test {name} is not in the inventory" for name in seen - wanted]
+    return Verdict(
+        reward=0.0 if problems else 1.0,
+        failure=FailureClass.AGENT_FAIL if problems else FailureClass.OK,
+        tests=tuple(tests),
+        detail="; ".join(problems),
+    )
+
+
+def _read_report(result: ExecResult, nonce: str) -> _Report | Verdict:
+    try:
+        report = msgspec.json.decode(result.stdout, type=_Report)
+    except msgspec.MsgspecError:
+        reason = f"the grader ended with {result.exit_code} and left no report"
+        return _no_reward(FailureClass.GRADE_ERROR, f"{reason}: {_tail(result.stderr)}")
+    if not secrets.compare_digest(report.nonce, nonce):
+        return _no_reward(FailureClass.GRADE_ERROR, "the report does not carry the nonce of this grading")
+    if report.exit_code in _PYTEST_BROKE:
+        return _no_reward(FailureClass.GRADE_ERROR, f"pytest failed with {report.exit_code}: {report.log}")
+    return report
+
+
+# Harbor mode
+
+
+async def _grade_harbor(sandbox: Sandbox, suite: Suite) -> Verdict:
+    await sandbox.put(_placed(suite.files))
+    result = await sandbox.exec(
+        ["bash", "-c", _RUN_TEST_SH], user="root", env=suite.env, timeout_s=suite.timeout_s
+    )
+    if result.timed_out:
+        return _no_reward(FailureClass.GRADE_TIMEOUT, f"test.sh took longer than {suite.timeout_s:g} s")
+    for name, parse in (("reward.json", reward_from_json), ("reward.txt", reward_from_text)):
+        try:
+            content = await sandbox.get(f"{REWARD_DIR}/{name}", max_bytes=_REWARD_LIMIT)
+        except TransferRefused as error:
+            return _no_reward(FailureClass.REWARD_INVALID, str(error))
+        if content is not None:
+            return _rewarded(name, parse, content)
+    detail = f"test.sh ended with {result.exit_code} and left no reward file: {_tail(result.stderr or result.stdout)}"
+    return _no_reward(FailureClass.REWARD_INVALID, detail)
+
+
+def reward_from_json(content: bytes) -> float:
+    """The number called `reward` in a flat JSON object, or its only number. Raises: ValueError."""
+    try:
+        rewards = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"is not JSON ({error})") from None
+    if not isinstance(rewards, dict) or not all(type(value) in (int, float) for value in rewards.values()):
+        raise ValueError("is no flat object of numbers")
+    if "reward" not in rewards and len(rewards) != 1:
+        raise ValueError(f"has no 'reward' among {sorted(rewards)}")
+    return _finite(rewards["reward"] if "reward" in rewards else next(iter(rewards.values())))
+
+
+def reward_from_text(content: bytes) -> float:
+    """The one number that a text consists of. Raises: ValueError."""
+    text = content.decode("utf-8", "replace").strip()
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"holds no number but {text[:80]!r}") from None
+    return _finite(number)
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"holds {number}, which is not finite")
+    return float(number)
+
+
+def _rewarded(name: str, parse: Callable[[bytes], float], content: bytes) -> Verdict:
+    if not content.strip():
+        return _no_reward(FailureClass.REWARD_INVALID, f"{name} is empty")
+    try:
+        reward = parse(content)
+    except ValueError as error:
+        return _no_reward(FailureClass.REWARD_INVALID, f"{name} {error}")
+    return Verdict(reward=reward, failure=FailureClass.OK if reward >= 1.0 else FailureClass.AGENT_FAIL)
+
+
+# Both
+
+
+def _placed(files: Sequence[File]) -> list[File]:
+    """The suite's files under /tests, owned by root. Raises: TransferRefused for a path that leads out of it."""
+    placed = []
+    for file in files:
+        path = posixpath.normpath(posixpath.join(TESTS_DIR, file.path))
+        if not path.startswith(f"{TESTS_DIR}/"):
+            raise TransferRefused(file.path, f"it leads out of {TESTS_DIR}")
+        placed.append(File(path=path, data=file.data, mode=file.mode))
+    return placed
+
+
+def _is_test_module(path: str) -> bool:
+    name = posixpath.basename(path)
+    return name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
+
+
+def _no_reward(failure: FailureClass, detail: str) -> Verdict:
+    return Verdict(reward=None, failure=failure, detail=detail)
+
+
+def _tail(output: bytes) -> str:
+    return output[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
