@@ -17,6 +17,7 @@ One session a sandbox: a time-out stops every process of the agent that started 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -96,7 +97,8 @@ class ShellSession:
         with anyio.CancelScope(shield=True):
             try:
                 if self._unfinished is not None:
-                    await self._kill("shell", shell, self._unfinished)
+                    with contextlib.suppress(SandboxLost):  # and the processes with it
+                        await self._kill("shell", shell, self._unfinished)
             finally:
                 await shell.aclose()
 

@@ -31,6 +31,7 @@ from sandbox.trusted import trusted_argv
 
 TESTS_DIR = "/tests"
 REWARD_DIR = "/logs/verifier"
+_LIMITS = Limits()
 _REPORT_LIMIT = 16 << 20
 _REWARD_LIMIT = 64 * 1024
 _TAIL_BYTES = 1000
@@ -49,7 +50,7 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def grade(
-    engine: Engine, image: str, suite: Suite, *, limits: Limits = Limits(), run_id: str, purpose: str = "grade"
+    engine: Engine, image: str, suite: Suite, *, limits: Limits = _LIMITS, run_id: str, purpose: str = "grade"
 ) -> Verdict:
     """Grade the frozen file system `image` with `suite`.
 
@@ -112,7 +113,7 @@ def grader_source() -> str:
 
 
 def judge(tests: Sequence[GradedTest], inventory: Sequence[str] | None) -> Verdict:
-    """The reward for these outcomes: 1 when every test passed, there is one, and the inventory is met exactly; else 0."""
+    """The reward for these outcomes: 1 when there is a test, all passed, and the inventory is met exactly; else 0."""
     failed = [f"{test.name}: {test.outcome} {test.exception}".rstrip() for test in tests if test.outcome != "passed"]
     problems = [] if tests else ["no test was collected"]
     problems += [f"{len(failed)} of {len(tests)} tests did not pass: {', '.join(failed)}"] if failed else []
@@ -146,9 +147,7 @@ def _read_report(result: ExecResult, nonce: str) -> _Report | Verdict:
 
 async def _grade_harbor(sandbox: Sandbox, suite: Suite) -> Verdict:
     await sandbox.put(_placed(suite.files))
-    result = await sandbox.exec(
-        ["bash", "-c", _RUN_TEST_SH], user="root", env=suite.env, timeout_s=suite.timeout_s
-    )
+    result = await sandbox.exec(["bash", "-c", _RUN_TEST_SH], user="root", env=suite.env, timeout_s=suite.timeout_s)
     if result.timed_out:
         return _no_reward(FailureClass.GRADE_TIMEOUT, f"test.sh took longer than {suite.timeout_s:g} s")
     for name, parse in (("reward.json", reward_from_json), ("reward.txt", reward_from_text)):

@@ -28,6 +28,7 @@ SUITE = Suite(
     test_timeout_s=3.0,
 )
 _INPUT = File(path=f"{AGENT_HOME}/in.txt", data="".join(f"{n}\n" for n in range(1, 11)).encode(), owner="agent")
+_LIMITS = Limits(disk_mb=256)
 _RUN_ID = "conformance"
 _COMMAND_TIMEOUT_S = 30.0
 
@@ -46,7 +47,7 @@ def cheats() -> list[Cheat]:
     return msgspec.convert(tomllib.loads(text)["cheat"], list[Cheat])
 
 
-async def run_cheat(engine: Engine, image: str, cheat: Cheat, *, limits: Limits = Limits(disk_mb=256)) -> list[str]:
+async def run_cheat(engine: Engine, image: str, cheat: Cheat, *, limits: Limits = _LIMITS) -> list[str]:
     """Let `cheat` act in a fresh sandbox of `image`, then grade. The problems found; none when it got what it must."""
     spec = SandboxSpec(image=image, limits=limits, run_id=_RUN_ID, purpose=cheat.name)
     async with await engine.create(spec) as sandbox:

@@ -6,6 +6,6 @@ Invariants:
 - Standard library only, and only relative imports: the package is loaded from its own directory, without its parents.
 - Single-threaded. The parent never does slow work: each piece runs in a fork, which reports over a pipe.
 - After start nothing is imported any more, so that no code is ever loaded from inside a sandbox.
-- Memory is shared with every sandbox's first process: modules that cost much of it, as pathlib, are not loaded.
+- Forks are its business, and cost what it has in memory: large modules, as pathlib, are not loaded.
 - Nothing on the host follows a path that a sandbox wrote: such work happens inside the sandbox's own mount namespace.
 """

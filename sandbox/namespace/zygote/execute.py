@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, TypedDict
 
-from . import kernel
+from . import idler, kernel
 from .accounts import identity_of
 from .cgroups import Cgroups
 from .privileges import Identity, become, keep_only, limit_resources
@@ -39,8 +39,11 @@ def idle(lifetime_s: float, ready: Callable[[], None]) -> None:
     keep_only("agent")
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     deadline = time.monotonic() + lifetime_s
     ready()
+    idler.become(lifetime_s)
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(left)
