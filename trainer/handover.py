@@ -151,15 +151,21 @@ class PolicyPool:
     Args:
         clients: by name, in the order of preference.
         deadline_s: for one whole hand-over to all engines.
+        tolerance: nats between engine and learner on a token of the probe; engines in bfloat16 need about 0.1.
     """
 
     def __init__(
-        self, clients: dict[str, PolicyClient], *, deadline_s: float = 600.0, clock: Callable[[], float] = time.monotonic
+        self,
+        clients: dict[str, PolicyClient],
+        *,
+        deadline_s: float = 600.0,
+        tolerance: float = TOLERANCE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not clients:
             raise ValueError("a pool needs at least one engine")
         self.router = Router([_Seat(name, client) for name, client in clients.items()], clock)
-        self._deadline_s = deadline_s
+        self._deadline_s, self._tolerance = deadline_s, tolerance
         self._version = 0
         self._stack = AsyncExitStack()
 
@@ -222,7 +228,7 @@ class PolicyPool:
         except TimeoutError:
             seat.out = f"the hand-over was not done within {self._deadline_s:g} s"
         else:
-            seat.out = _difference(got, fingerprint.logprobs)
+            seat.out = _difference(got, fingerprint.logprobs, self._tolerance)
             if not seat.out:
                 self.router.answered(seat)
 
@@ -238,12 +244,12 @@ class PolicyPool:
         await self._stack.aclose()
 
 
-def _difference(got: Sequence[float], wanted: Sequence[float]) -> str:
+def _difference(got: Sequence[float], wanted: Sequence[float], tolerance: float) -> str:
     """Why an engine's log-probabilities are not the learner's; empty when they are."""
     if len(got) != len(wanted):
         return f"it scored {len(got)} of {len(wanted)} tokens of the probe"
     gap = max((abs(a - b) for a, b in zip(got, wanted, strict=True)), default=0.0)
-    return "" if gap <= TOLERANCE else f"its log-probabilities of the probe are {gap:.3g} off the learner's (limit {TOLERANCE:g})"
+    return "" if gap <= tolerance else f"its log-probabilities of the probe are {gap:.3g} off the learner's (limit {tolerance:g})"
 
 
 def _digest(path: Path) -> str:

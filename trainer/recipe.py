@@ -74,6 +74,8 @@ class TrainTable(Table, frozen=True, kw_only=True):
     """Updates at most; None: as many as the tasks give."""
     checkpoint_every: int = 10
     checkpoint_keep: int = 10
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: a third more time for a fraction of the memory."""
     evaluate_every: int = 50
     """Updates between evaluations on the held-out tasks; 0: only before and after."""
     patience_s: float = 1800.0
@@ -101,13 +103,13 @@ class ServeTable(Table, frozen=True, kw_only=True):
     """Tokens prefilled at once by one engine."""
     memory_fraction: float = 0.9
     """Of a device's memory, for weights and key-value cache of the engine."""
+    probe_tolerance: float = 1e-3
+    """Nats a token by which an engine may differ from the learner after a hand-over; engines in bfloat16 need about 0.1."""
 
 
 class HardwareTable(Table, frozen=True, kw_only=True):
     gpus: int = 0
     gpu_memory_gb: float = 80.0
-    colocated: bool = True
-    """Learner and engines take turns on the same devices; otherwise each has its own."""
 
 
 class Recipe(Table, frozen=True, kw_only=True):
