@@ -39,23 +39,26 @@ class Mortal(TorchEngine):
             await super().update(weights, version)
 
 
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    save_model(small_llama(31, hidden=32, layers=2, seed=1), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def other_dir(tmp_path_factory):
+    store = WeightStore(tmp_path_factory.mktemp("weights"))
+    return store.publish(small_llama(31, hidden=32, layers=2, seed=2), 7, probe=(1, 2, 3))
+
+
+@pytest.fixture
+def open_client(model_dir):
+    return lambda: PolicyPool({name: TorchEngine(load_model(model_dir), slots=8) for name in "ab"})
+
+
 class TestContract(PolicyContract):
     """A pool is a policy client like each of its engines."""
-
-    @pytest.fixture(scope="class")
-    def model_dir(self, tmp_path_factory):
-        directory = tmp_path_factory.mktemp("model")
-        save_model(small_llama(31, hidden=32, layers=2, seed=1), directory)
-        return directory
-
-    @pytest.fixture(scope="class")
-    def other_dir(self, tmp_path_factory):
-        store = WeightStore(tmp_path_factory.mktemp("weights"))
-        return store.publish(small_llama(31, hidden=32, layers=2, seed=2), 7, probe=(1, 2, 3))
-
-    @pytest.fixture
-    def open_client(self, model_dir):
-        return lambda: PolicyPool({name: TorchEngine(load_model(model_dir), slots=8) for name in "ab"})
 
 
 class Clock:
