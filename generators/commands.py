@@ -68,14 +68,14 @@ async def generate(
 async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[str], as_json: bool) -> int:
     from generators.outdir import place_of, prepare
     from generators.report import show_summary
-    from generators.run import candidate_source, run_generation
+    from generators.run import check, run_generation
     from generators.stages import STAGES
     from runtime.interrupts import interrupts
     from runtime.progress import show_progress
     from sandbox.reaper import reap
 
     place = place_of(out, settings.paths.state)
-    candidate_source(settings.generate, place.run_id).start()  # filters that name nothing are refused before any work
+    check(settings)
     prepare(place, resume=resume)
     with interrupts(cleanup=f"termloom gc --run {place.run_id}") as stop:
         async with _engine(settings) as engine:

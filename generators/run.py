@@ -83,6 +83,15 @@ async def run_generation(
     return result, summary
 
 
+def check(settings: Settings) -> None:
+    """Refuse what cannot be run before anything is begun. Raises: UserError."""
+    candidate_source(settings.generate, "check").start()
+    if settings.generate.author == "chat":
+        from generators.chat.endpoint import require_endpoint
+
+        require_endpoint(settings.chat)
+
+
 def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
     """Where this run's candidates come from. Raises: UserError for a category, level or file that cannot be used."""
     return CandidateSource(

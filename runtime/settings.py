@@ -118,7 +118,7 @@ class GenerateSettings(Section):
     attempts_least: PositiveInt = 4
     """Attempts that say something about the pass rate; with one success among them no more are made."""
     candidates_per_task: PositiveInt = 4
-    """A run gives up after this many candidates for each task asked for: a yield below a quarter wants another author."""
+    """A run gives up after this many candidates for each task asked for: a lower yield wants another author."""
     command_timeout_s: PositiveFloat = 60.0
     """For one command of a reference that is played back."""
     categories: tuple[str, ...] = ()

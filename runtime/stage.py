@@ -64,8 +64,8 @@ class Stage:
     slots: int = 8
     """Messages in work at once. What they do inside is admitted by the named limits that the handler takes."""
     limits: tuple[str, ...] = ()
-    """Names of the limiters its handler takes while it works (`chat`, `build`, `create`, `run`, `grade`, `score`): documentation and
-    metrics; the handler takes them through `context`, as short as it can."""
+    """Names of the limiters its handler takes while it works (`chat`, `build`, `create`, `run`, `grade`, `score`):
+    documentation and metrics; the handler takes them through `context`, as short as it can."""
     attempts: int = 5
     backoff: Backoff = Backoff()
     deadline_s: float = 3600.0

@@ -163,7 +163,7 @@ class GradedTest(Record):
 class Suite(Record):
     """The tests of a task, delivered to the grader after the agent is dead.
 
-    trusted: `tests/test_outputs.py` style pytest modules, run by the trusted interpreter, result over a private channel.
+    trusted: `tests/test_outputs.py` style pytest modules, run by the trusted interpreter, private result channel.
     harbor:  `tests/test.sh` of any Harbor task, run with the image's own tools, reward read from /logs/verifier.
     """
 
@@ -178,7 +178,7 @@ class Suite(Record):
 
 
 class Verdict(Record):
-    """What grading decided. Infrastructure failure has no reward: `reward is None` and a failure class that says why."""
+    """What grading decided. Infrastructure failure has no reward: `reward` is None and `failure` says why."""
 
     reward: float | None
     failure: FailureClass

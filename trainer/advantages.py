@@ -1,8 +1,9 @@
 """Advantages: from rewards and values to what each sampled token is worth.
 
-All functions are pure and work on right-padded batches: `B` sequences of `T` tokens. `mask[b, t]` is 1 where token `t` was sampled
-by the policy (trainable) and 0 for prompt, observation and padding. Estimators run on the trainable subsequence alone: inserting
-or removing untrainable tokens anywhere changes nothing, and the reward sits on the last trainable token.
+All functions are pure and work on right-padded batches: `B` sequences of `T` tokens. `mask[b, t]` is 1 where token
+`t` was sampled by the policy (trainable) and 0 for prompt, observation and padding. Estimators run on the trainable
+subsequence alone: inserting or removing untrainable tokens anywhere changes nothing, and the reward sits on the
+last trainable token.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
         mask: [B, T].
 
     Returns:
-        [B, T], zero but for the last trainable token of each sequence. A sequence without trainable tokens stays zero.
+        [B, T], zero but for the last trainable token of each sequence. A sequence without trainable tokens stays
+        zero.
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask.bool(), positions, -1).amax(dim=1)
@@ -27,7 +29,9 @@ def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 1.0) -> tuple[Tensor, Tensor]:
+def gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438, eq. 16) on the trainable subsequence.
 
     The accumulators are carried across untrainable tokens, so an observation neither decays nor dilutes credit.
@@ -56,7 +60,8 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, la
 
 @torch.no_grad()
 def grpo(rewards: Tensor, groups: Tensor, mask: Tensor, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
-    """Group-relative advantages (Shao et al. 2024, arXiv 2402.03300): reward less the group's mean, over its deviation.
+    """Group-relative advantages (Shao et al. 2024, arXiv 2402.03300): reward less the group's mean, over its
+    deviation.
 
     Args:
         rewards: [B]; groups: [B] integer group ids; mask: [B, T].

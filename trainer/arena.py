@@ -4,8 +4,10 @@ Rollouts and evaluation play here, each with its own policy and limits.
 
 Invariants:
 - A task's image is built once in a run, however many episodes ask for it at once, and stays for the run.
-- An episode's reward comes from the frozen file system only, and only when the episode ended by the agent's own doing.
-- Whatever is infrastructure's fault leaves here as an exception or as a trajectory without a reward, never as a reward.
+- An episode's reward comes from the frozen file system only, and only when the episode ended by the agent's own
+  doing.
+- Whatever is infrastructure's fault leaves here as an exception or as a trajectory without a reward, never as a
+  reward.
 - A place in a limit is held only while it is used; waiting for one is on no episode's clock.
 """
 
@@ -154,7 +156,8 @@ def find_tasks(roots: Iterable[Path]) -> list[Path]:
     for root in roots:
         here = [root] if (root / "task.toml").is_file() else sorted(p.parent for p in root.glob("*/task.toml"))
         if not here:
-            raise UserError(str(root), "holds no task (no task.toml in it or right below it)", "Give a directory of tasks")
+            raise UserError(str(root), "holds no task (no task.toml in it or right below it)", "Give a directory of
+            tasks")
         for directory in here:
             if found.setdefault(directory.name, directory) != directory:
                 raise UserError(str(directory), f"a second task named '{directory.name}'", "Rename one of them")

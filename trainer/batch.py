@@ -1,8 +1,8 @@
 """From ragged sequences to tensors: padded columns for the losses, packed rows for the model.
 
-The losses see `[B, T]` right-padded columns, one row a sequence. The model sees packed rows: several sequences end to end,
-positions counted anew for each, attention kept inside each by a block-diagonal causal mask, so that no compute goes into padding. A packed forward
-gives the same log-probabilities as one sequence at a time.
+The losses see `[B, T]` right-padded columns, one row a sequence. The model sees packed rows: several sequences end
+to end, positions counted anew for each, attention kept inside each by a block-diagonal causal mask, so that no
+compute goes into padding. A packed forward gives the same log-probabilities as one sequence at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from trainer.sample import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Per-token columns of B sequences, right-padded to T. Column t belongs to token t itself (not to the one it predicts)."""
+    """Per-token columns of B sequences, right-padded to T. Column t belongs to token t itself (not to the one it
+    predicts).
+    """
 
     ids: Tensor  # [B, T] int64
     lengths: Tensor  # [B] int64
@@ -42,7 +44,7 @@ class Columns:
 
 def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
     """[B, T] from ragged rows, T the longest (at least 1)."""
-    width = max(1, max(map(len, rows)))
+    width = max(1, *map(len, rows))
     out = torch.full((len(rows), width), fill, dtype=dtype)
     for i, row in enumerate(rows):
         out[i, : len(row)] = torch.tensor(row, dtype=dtype)
@@ -50,7 +52,9 @@ def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, fill: float = 0) ->
 
 
 def collate(samples: Sequence[Sample]) -> Columns:
-    """Columns of a batch of samples, in their order. The first token of a sequence has no prediction and is never trainable."""
+    """Columns of a batch of samples, in their order. The first token of a sequence has no prediction and is never
+    trainable.
+    """
     group_ids = {name: i for i, name in enumerate(sorted({s.group for s in samples}))}
     mask = pad([s.mask for s in samples], torch.float32)
     mask[:, 0] = 0
@@ -82,13 +86,13 @@ class Packed:
 
 
 def pack(ids: Tensor, lengths: Tensor, *, row_tokens: int) -> list[Packed]:
-    """Pack sequences into rows of at most `row_tokens` tokens (one longer sequence gets a row of its own), first-fit decreasing.
+    """Pack sequences into rows of at most `row_tokens` tokens (one longer sequence gets a row of its own), first-fit
+    decreasing.
 
     Args:
         ids: [B, T]; lengths: [B].
 
-    Returns:
-        One `Packed` of a single row each, ordered; together they hold every token once.
+    Returns: One `Packed` of a single row each, ordered; together they hold every token once.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-int(lengths[i]), i))
     rows: list[list[int]] = []

@@ -1,10 +1,12 @@
 """The buffer between rollouts and learner: who may start, what may be trained on.
 
 A plain state machine: it decides, an async shell acts. Invariants:
-- Admission is paced to staleness: what runs, waits and is being trained on never exceeds `(1 + bound)` batches (rounded up to whole
-  groups), so that what is started now is young enough when its turn comes. At bound 0 nothing starts until the new weights are there.
-- Staleness is checked for each sample when it is *taken*, whatever time it spent queueing: `version - oldest_version <= bound`.
-  An older one is dropped and counted, and makes room for one more admission. It is never put back.
+- Admission is paced to staleness: what runs, waits and is being trained on never exceeds `(1 + bound)` batches
+  (rounded up to whole groups), so that what is started now is young enough when its turn comes. At bound 0 nothing
+  starts until the new weights are there.
+- Staleness is checked for each sample when it is *taken*, whatever time it spent queueing: `version -
+  oldest_version <= bound`. An older one is dropped and counted, and makes room for one more admission. It is never
+  put back.
 - admitted = running + ready + trained + dropped + failed, always.
 - A batch is a function of the groups in it: groups are taken whole, oldest admission first, members in order.
 """
@@ -69,7 +71,10 @@ class Buffer:
             group.samples[sample.id] = sample
 
     def fail(self, group: str, reason: str) -> None:
-        """An episode ended without a reward (infrastructure). It is left out of everything and makes room for another."""
+        """An episode ended without a reward (infrastructure).
+
+        It is left out of everything and makes room for another.
+        """
         self._groups[group].departed += 1
         self.counts["failed"] += 1
         self.counts[f"failed/{reason}"] += 1
@@ -77,8 +82,8 @@ class Buffer:
     def take(self) -> list[Sample] | None:
         """The next batch for the learner at its current version, or None while there are not enough samples.
 
-        Only complete groups are taken, so a batch can hold slightly more than `batch` episodes only when failures have left earlier
-        groups short.
+        Only complete groups are taken, so a batch can hold slightly more than `batch` episodes only when failures
+        have left earlier groups short.
         """
         self._drop_stale()
         chosen: list[str] = []
@@ -122,7 +127,10 @@ class Buffer:
     def check(self) -> None:
         """Raises: AssertionError when the accounts do not balance."""
         c = self.counts
-        assert c["admitted"] == self.running + self.ready + c["trained"] + c["dropped"] + c["failed"], (dict(c), self.running)
+        assert c["admitted"] == self.running + self.ready + c["trained"] + c["dropped"] + c["failed"], (
+            dict(c),
+            self.running,
+        )
 
     def _drop_stale(self) -> None:
         for name, group in list(self._groups.items()):

@@ -1,8 +1,9 @@
 """Checkpoints: complete or absent.
 
-A checkpoint is a directory `step-00000012` that appears by one rename, after everything in it is on disk; its `manifest.json`, written last, holds
-the hash of every file. The newest one whose hashes hold is the one to resume from; at least two are kept. The learner's state and the
-journal of what was trained (`trained.txt`, one sample id a line) are in the same checkpoint: a resumed run trains on what is missing, and on nothing twice.
+A checkpoint is a directory `step-00000012` that appears by one rename, after everything in it is on disk; its
+`manifest.json`, written last, holds the hash of every file. The newest one whose hashes hold is the one to resume
+from; at least two are kept. The learner's state and the journal of what was trained (`trained.txt`, one sample id a
+line) are in the same checkpoint: a resumed run trains on what is missing, and on nothing twice.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class Checkpoint:
 def save_checkpoint(
     root: Path, learner: Learner, *, version: int, trained: Iterable[str], extra: Mapping[str, Any], keep: int = 2
 ) -> Path:
-    """Write a checkpoint of the learner at a version and remove the oldest beyond `keep`. Raises: OSError when the disk is full: nothing appears."""
+    """Write a checkpoint of the learner at a version and remove the oldest beyond `keep`.
+
+    Raises: OSError when the disk is full: nothing appears.
+    """
     if keep < 2:
         raise ValueError("at least two checkpoints are kept: the newest may turn out to be damaged")
     final = root / f"step-{version:08d}"
@@ -85,7 +89,9 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     try:
         manifest = json.loads((directory / "manifest.json").read_bytes())
         if manifest["schema"] > SCHEMA:
-            raise CheckpointInvalid(directory, f"made by a newer version (schema {manifest['schema']}, this one reads {SCHEMA})")
+            raise CheckpointInvalid(
+                directory, f"made by a newer version (schema {manifest['schema']}, this one reads {SCHEMA})"
+            )
         for name, digest in manifest["files"].items():
             if _digest(directory / name) != digest:
                 raise CheckpointInvalid(directory, f"{name} is damaged")

@@ -1,7 +1,7 @@
 """Two evaluations side by side, paired by task.
 
-Unlike runs are refused: a difference in tasks, limits or versions would be taken for one in the policies. What may differ is
-the policy (and the seed); what is compared is the pass rate of each task in both.
+Unlike runs are refused: a difference in tasks, limits or versions would be taken for one in the policies. What may
+differ is the policy (and the seed); what is compared is the pass rate of each task in both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The losses of PPO as pure functions over right-padded batches: `B` sequences of `T` tokens, `mask` 1 at trainable tokens.
+"""The losses of PPO as pure functions over right-padded batches: `B` sequences of `T` tokens, `mask` 1 at trainable
+tokens.
 
-Names follow Schulman et al. 2017 (arXiv 1707.06347) and, for the decoupled objective, Hilton et al. 2022 (arXiv 2110.00641) as used by
-AReaL (arXiv 2505.24298): *behaviour* is the policy that sampled a token, *proximal* the one the ratio is clipped against,
-*current* the one being trained.
+Names follow Schulman et al. 2017 (arXiv 1707.06347) and, for the decoupled objective, Hilton et al. 2022 (arXiv
+2110.00641) as used by AReaL (arXiv 2505.24298): *behaviour* is the policy that sampled a token, *proximal* the one
+the ratio is clipped against, *current* the one being trained.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ def policy_loss(
 ) -> PolicyLoss:
     """Clipped surrogate, decoupled from the behaviour policy.
 
-    L = -E[ w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) ],  r = exp(current - proximal),
-    w = min(exp(proximal - behaviour), behaviour_cap), a constant. With `behaviour_cap` None, w = 1: textbook PPO, where proximal
-    must be the sampling policy itself.
+    L = -E[ w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) ],  r = exp(current - proximal), w =
+    min(exp(proximal - behaviour), behaviour_cap), a constant. With `behaviour_cap` None, w = 1: textbook PPO, where
+    proximal must be the sampling policy itself.
 
     Args:
-        current, proximal, behaviour: [B, T] log-probabilities of the sampled tokens, all with the sampler's temperature.
+        current, proximal, behaviour: [B, T] log-probabilities of the sampled tokens, all with the sampler's
+        temperature.
         advantages: [B, T]; mask: [B, T].
     """
     keep = mask.bool()
@@ -109,7 +111,7 @@ def value_loss(
     clip: float | None = 0.2,
     reduction: Reduction = "sequence_mean",
 ) -> ValueLoss:
-    """Half squared error of the critic, clipped around its estimate at rollout as in the reference implementation of PPO.
+    """Half squared error of the critic, clipped around its estimate at rollout as in PPO's reference implementation.
 
     L = 0.5 E[ max((v - R)^2, (clip(v, v_old - c, v_old + c) - R)^2) ].
 
@@ -132,7 +134,8 @@ def value_loss(
 def token_logprobs(
     logits: Tensor, targets: Tensor, *, temperature: float = 1.0, chunk: int = 2048, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of `targets` under `logits / temperature`, in chunks: no second full-vocabulary tensor is kept.
+    """Log-probabilities of `targets` under `logits / temperature`, in chunks: no second full-vocabulary tensor is
+    kept.
 
     Args:
         logits: [N, V] at the positions that matter only; targets: [N] token ids.

@@ -1,8 +1,8 @@
 """Policy and critic over Hugging Face causal language models.
 
-Both are called through `score`: packed rows in, one number per trainable token out, in the `[B, T]` layout of the losses. The
-critic is a second full copy of the policy with a scalar head, as in the papers' recipe; it estimates the value of the state *before* a
-token, so neither it nor the log-probability of token t ever sees token t.
+Both are called through `score`: packed rows in, one number per trainable token out, in the `[B, T]` layout of the
+losses. The critic is a second full copy of the policy with a scalar head, as in the papers' recipe; it estimates
+the value of the state *before* a token, so neither it nor the log-probability of token t ever sees token t.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from trainer.losses import token_logprobs
 
 
 def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A causal language model from a Hugging Face directory; nothing is fetched. Raises: OSError when it is incomplete."""
+    """A causal language model from a Hugging Face directory; nothing is fetched.
+
+    Raises: OSError when it is incomplete.
+    """
     from transformers import AutoModelForCausalLM
 
     model: nn.Module = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
     return model
 
 
-def small_llama(vocabulary: int, *, hidden: int = 128, layers: int = 4, context: int = 1024, seed: int = 0) -> nn.Module:
-    """A Llama of about one million parameters with random weights: learns on two CPU cores, loads in SGLang as it is."""
+def small_llama(
+    vocabulary: int, *, hidden: int = 128, layers: int = 4, context: int = 1024, seed: int = 0
+) -> nn.Module:
+    """A Llama of about one million parameters with random weights: learns on two CPU cores, loads in SGLang as it
+    is."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -71,7 +77,8 @@ def backbone(model: nn.Module) -> Any:
 
 def packed_inputs(row: Packed) -> dict[str, Any]:
     """Arguments of a forward pass over one packed row."""
-    return {"input_ids": row.ids, "position_ids": row.positions, "attention_mask": row.attention(), "use_cache": False}
+    return {"input_ids": row.ids, "position_ids": row.positions, "attention_mask": row.attention(), "use_cache":
+    False}
 
 
 def policy_logprobs(
@@ -81,9 +88,8 @@ def policy_logprobs(
 
     Logits are made at positions that predict a trainable token and nowhere else.
 
-    Returns:
-        log-probabilities and entropies (zeros unless asked for), [B, T] each, zero at untrainable tokens. Log-probabilities
-        carry gradient when the context does.
+    Returns: log-probabilities and entropies (zeros unless asked for), [B, T] each, zero at untrainable tokens.
+    Log-probabilities carry gradient when the context does.
     """
     logprobs = torch.zeros(batch.mask.numel(), device=batch.ids.device)
     entropies = torch.zeros_like(logprobs)

@@ -2,15 +2,16 @@
 
 Departures from textbook PPO, each held by a test in `tests/trainer/test_ppo.py`:
  1. Advantages are computed on trainable tokens only, the reward on the last of them (`trainer.advantages`).
- 2. The clip range is asymmetric (0.2 below, 0.28 above), there is no KL term, and the loss is the mean over sequences of the mean over tokens: the
-    recipe of Endless Terminals.
- 3. With a staleness bound above 0 the objective is decoupled: the ratio is clipped against the *proximal* policy (the learner's weights
-    when the update begins) and weighted by the truncated ratio proximal/behaviour (`behaviour_cap`). At bound 0 the behaviour policy
-    is the proximal one, and the behaviour log-probabilities recorded by the sampler are used as they are.
- 4. Policy and critic are separate networks with their own optimiser, learning rate and mini-batch size; the critic may train alone for
-    the first steps.
- 5. A step whose loss or gradient is not finite is skipped, counted and kept as evidence; too many in a row end the run. A tripwire ends an
-    update's remaining epochs when the policy has moved too far.
+ 2. The clip range is asymmetric (0.2 below, 0.28 above), there is no KL term, and the loss is the mean over
+    sequences of the mean over tokens: the recipe of Endless Terminals.
+ 3. With a staleness bound above 0 the objective is decoupled: the ratio is clipped against the *proximal* policy
+    (the learner's weights when the update begins) and weighted by the truncated ratio proximal/behaviour
+    (`behaviour_cap`). At bound 0 the behaviour policy is the proximal one, and the behaviour log-probabilities
+    recorded by the sampler are used as they are.
+ 4. Policy and critic are separate networks with their own optimiser, learning rate and mini-batch size; the critic
+    may train alone for the first steps.
+ 5. A step whose loss or gradient is not finite is skipped, counted and kept as evidence; too many in a row end the
+    run. A tripwire ends an update's remaining epochs when the policy has moved too far.
  6. Infrastructure failures are no samples: they never reach this module, so no mean and no baseline sees them.
 """
 
@@ -89,7 +90,13 @@ class Learner:
     """Policy, critic and their optimisers. `update` is one PPO iteration; nothing else changes the weights."""
 
     def __init__(
-        self, policy: nn.Module, critic: Critic | None, config: PPOConfig, *, seed: int = 0, evidence: Evidence | None = None
+        self,
+        policy: nn.Module,
+        critic: Critic | None,
+        config: PPOConfig,
+        *,
+        seed: int = 0,
+        evidence: Evidence | None = None,
     ) -> None:
         if config.advantage == "gae" and critic is None:
             raise ValueError("advantage 'gae' needs a critic")
@@ -131,14 +138,19 @@ class Learner:
         gap = float(reduce((proximal - batch.behaviour).abs(), batch.mask, "token_mean"))
         if not gap <= self.config.max_gap:
             raise TrainingDiverged(
-                self.steps["policy"], f"behaviour and learner differ by {gap:.3g} nats a token (limit {self.config.max_gap})"
+                self.steps["policy"],
+                f"behaviour and learner differ by {gap:.3g} nats a token (limit {self.config.max_gap})",
             )
         return proximal
 
     def _logprobs(self, batch: Columns, *, entropy: bool = False) -> tuple[Tensor, Tensor]:
         with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.config.bf16):
             return policy_logprobs(
-                self.policy, batch, temperature=self.config.temperature, row_tokens=self.config.row_tokens, entropy=entropy
+                self.policy,
+                batch,
+                temperature=self.config.temperature,
+                row_tokens=self.config.row_tokens,
+                entropy=entropy,
             )
 
     def _values(self, batch: Columns) -> Tensor:
@@ -188,12 +200,17 @@ class Learner:
                 reduction=self.config.reduction,
             )
             spread = reduce(entropy, columns.mask, self.config.reduction)
-            ((result.loss - self.config.entropy_coef * spread) * share).backward()  # type: ignore[no-untyped-call]
+            ((result.loss - self.config.entropy_coef * spread) * share).backward()
             kl += share * float(result.approx_kl)
-            for name, value in (
-                ("policy_loss", result.loss), ("entropy", spread), ("approx_kl", result.approx_kl), ("clipfrac", result.clipfrac),
-                ("ratio_max", result.ratio_max), ("behaviour_weight", result.behaviour_weight), ("behaviour_gap", result.behaviour_gap),
-            ):  # fmt: skip
+            for name, value in {
+                "policy_loss": result.loss,
+                "entropy": spread,
+                "approx_kl": result.approx_kl,
+                "clipfrac": result.clipfrac,
+                "ratio_max": result.ratio_max,
+                "behaviour_weight": result.behaviour_weight,
+                "behaviour_gap": result.behaviour_gap,
+            }.items():
                 metrics[name].append(float(value.detach()))
         self._step(self.policy, self.policy_optimiser, "policy", index, samples, metrics)
         return kl
@@ -220,7 +237,7 @@ class Learner:
                 clip=self.config.value_clip,
                 reduction=self.config.reduction,
             )
-            (result.loss * share).backward()  # type: ignore[no-untyped-call]
+            (result.loss * share).backward()
             metrics["value_loss"].append(float(result.loss.detach()))
             metrics["value_clipfrac"].append(float(result.clipfrac))
             metrics["explained_variance"].append(float(result.explained_variance))
@@ -247,7 +264,9 @@ class Learner:
         else:
             self.skips += 1
             metrics["skipped_steps"].append(1.0)
-            self._evidence(f"{name} gradient is not finite at step {self.steps[name]}", [samples[i] for i in index.tolist()])
+            self._evidence(
+                f"{name} gradient is not finite at step {self.steps[name]}", [samples[i] for i in index.tolist()]
+            )
             if self.skips >= self.config.max_skips:
                 raise TrainingDiverged(self.steps[name], f"{self.skips} non-finite steps in a row")
         optimiser.zero_grad(set_to_none=True)
@@ -263,7 +282,8 @@ def _adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.Adam
 
 
 def _micro(batch: Columns, index: Tensor, size: int, reduction: Reduction) -> Iterator[tuple[Tensor, float]]:
-    """Parts of a mini-batch and each one's share of the mini-batch's mean, so that the summed gradients equal the whole's."""
+    """Parts of a mini-batch and each one's share of the mini-batch's mean, so that the summed gradients equal the
+    whole's."""
     weight = batch.mask.sum(dim=1) if reduction == "token_mean" else (batch.mask.sum(dim=1) > 0).float()
     total = float(weight[index].sum())
     for part in index.split(size):
@@ -275,7 +295,8 @@ def _micro(batch: Columns, index: Tensor, size: int, reduction: Reduction) -> It
 def _summary(metrics: dict[str, list[float]], batch: Columns, advantages: Tensor, returns: Tensor) -> Metrics:
     counted = {"skipped_steps", "kl_tripped"}
     summary = {
-        name: sum(v) if name in counted else max(v) if name == "ratio_max" else sum(v) / len(v) for name, v in metrics.items()
+        name: sum(v) if name in counted else max(v) if name == "ratio_max" else sum(v) / len(v)
+        for name, v in metrics.items()
     }
     keep = batch.mask.bool()
     summary |= {

@@ -2,9 +2,10 @@
 
 Invariants:
 - An unknown key is refused with a suggestion, wherever it stands; a wrong value is refused with its place.
-- What cannot work together is refused here, before anything is started: a staleness bound without the decoupled objective, a
-  sampler whose temperature is not the learner's.
-- A recipe holds no path of a machine but the model's; where tasks are and where results go is said on the command line.
+- What cannot work together is refused here, before anything is started: a staleness bound without the decoupled
+  objective, a sampler whose temperature is not the learner's.
+- A recipe holds no path of a machine but the model's; where tasks are and where results go is said on the command
+  line.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ def load_recipe(path: Path) -> Recipe:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(str(path), error.strerror or str(error), "Give a readable recipe, such as those in recipes/") from None
+        raise UserError(str(path), error.strerror or str(error), "Give a readable recipe, such as those in recipes/")
+        from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(str(path), f"not TOML: {error}", "Mend the file at that place") from None
     _refuse_unknown(values, str(path))
@@ -171,7 +173,8 @@ def check(recipe: Recipe, where: str) -> None:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join((name, *map(str, first["loc"])))
-            raise UserError(f"{where}: {place}", f"{first['input']!r} is refused: {_lower(first['msg'])}", "Mend it") from None
+            raise UserError(f"{where}: {place}", f"{first['input']!r} is refused: {_lower(first['msg'])}", "Mend it")
+            from None
     for name, value in _positive(recipe):
         if value < 1:
             raise UserError(f"{where}: {name}", f"{value} is refused", "It must be at least 1")
@@ -183,8 +186,8 @@ def _check_ppo(recipe: Recipe, ppo: PPOConfig, where: str) -> None:
     if recipe.rollout.bound > 0 and ppo.behaviour_cap is None:
         raise UserError(
             f"{where}: ppo.behaviour_cap",
-            f"is not set while rollout.bound is {recipe.rollout.bound}: stale episodes would be trained on as if they were fresh",
-            "Set it, say to 5.0, or set rollout.bound to 0",
+            f"is not set while rollout.bound is {recipe.rollout.bound}: stale episodes would be trained on as if they
+            were fresh", "Set it, say to 5.0, or set rollout.bound to 0",
         )
     sampled = recipe.rollout_agent().temperature
     if sampled != ppo.temperature or ppo.temperature <= 0:
@@ -216,7 +219,8 @@ def _refuse_unknown(values: Mapping[str, Any], where: str) -> None:
         raise UserError(where, f"unknown key '{'.'.join(path)}'", remedy)
 
 
-def _unknown(values: Mapping[str, Any], table: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+def _unknown(values: Mapping[str, Any], table: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
+list[str]]]:
     fields = _fields(table)
     for key, value in values.items():
         if key not in fields:

@@ -1,8 +1,8 @@
 """What the learner learns from: token ids as they were sampled, never text that would have to be tokenised again.
 
-Invariants: all per-token lists of a record have the length of `ids`; `mask` is 1 exactly at tokens that the policy sampled; at
-every other position `logprobs` is 0.0 and `versions` is -1. A record always has a real reward: an infrastructure failure
-never becomes a `Sample`.
+Invariants: all per-token lists of a record have the length of `ids`; `mask` is 1 exactly at tokens that the policy
+sampled; at every other position `logprobs` is 0.0 and `versions` is -1. A record always has a real reward: an
+infrastructure failure never becomes a `Sample`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Supervised fine-tuning on trajectories: every assistant token is a target, weighted by its turn.
 
-The defaults are TermiGen's: AdamW at 5e-6, cosine to zero, warm-up over a tenth of the steps, no weight decay, batches of 64, 5 epochs, sequences of
-20,000 tokens. Injected mistakes carry loss weight 0 in the trajectory and are seen but not imitated; recoveries are.
+The defaults are TermiGen's: AdamW at 5e-6, cosine to zero, warm-up over a tenth of the steps, no weight decay,
+batches of 64, 5 epochs, sequences of 20,000 tokens. Injected mistakes carry loss weight 0 in the trajectory and are
+seen but not imitated; recoveries are.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def example_of(trajectory: Trajectory, encoder: Encoder) -> Example:
     return Example(id=trajectory.trajectory_id, ids=ids, weights=weights)
 
 
-def weighted_loss(model: nn.Module, ids: Tensor, lengths: Tensor, weights: Tensor, *, row_tokens: int) -> tuple[Tensor, Tensor]:
+def weighted_loss(
+    model: nn.Module, ids: Tensor, lengths: Tensor, weights: Tensor, *, row_tokens: int
+) -> tuple[Tensor, Tensor]:
     """Summed weighted negative log-likelihood and the sum of the weights.
 
     Args:
@@ -87,10 +90,11 @@ def fine_tune(
     seed: int = 0,
     on_step: Callable[[int, dict[str, float]], bool | None] | None = None,
 ) -> dict[str, float]:
-    """Train in place. `on_step(step, metrics)` may return True to stop early. Deterministic in (weights, examples, seed).
+    """Train in place. `on_step(step, metrics)` may return True to stop early.
 
-    Returns:
-        The last step's metrics.
+    Deterministic in (weights, examples, seed).
+
+    Returns: The last step's metrics.
     """
     if not examples:
         raise ValueError("there are no examples to train on")
@@ -112,7 +116,12 @@ def fine_tune(
 
 
 def _step(
-    model: nn.Module, optimiser: torch.optim.Optimizer, members: Sequence[Example], config: SFTConfig, step: int, steps: int
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    members: Sequence[Example],
+    config: SFTConfig,
+    step: int,
+    steps: int,
 ) -> dict[str, float]:
     ids = pad([e.ids[: config.max_tokens] for e in members], torch.int64)
     weights = pad([e.weights[: config.max_tokens] for e in members], torch.float32)
@@ -123,7 +132,7 @@ def _step(
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=config.bf16):
         total, weight = weighted_loss(model, ids, lengths, weights, row_tokens=config.row_tokens)
     loss = total / weight.clamp(min=1e-6)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
     if math.isfinite(norm):
         optimiser.step()

@@ -1,10 +1,11 @@
 """From messages to token ids and back, without ever tokenising what the policy sampled.
 
-A conversation is a list of segments; each is encoded by itself and appended. Sampled tokens are appended as they came. So the prompt of a turn
-is the prompt of the turn before, plus what was sampled, plus the new observation: a prefix by construction, and asserted (`Transcript.extend`).
+A conversation is a list of segments; each is encoded by itself and appended. Sampled tokens are appended as they
+came. So the prompt of a turn is the prompt of the turn before, plus what was sampled, plus the new observation: a
+prefix by construction, and asserted (`Transcript.extend`).
 
-Text that came from outside (instructions, command output, files) is encoded with special tokens switched off: a `<|im_end|>` in a file is
-six ordinary tokens, never the end of a turn.
+Text that came from outside (instructions, command output, files) is encoded with special tokens switched off: a
+`<|im_end|>` in a file is six ordinary tokens, never the end of a turn.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChatFormat:
-    """How a family of models frames a conversation. Markers are special tokens; `{role}` frames are ordinary text after a marker.
+    """How a family of models frames a conversation. Markers are special tokens; role names are ordinary text.
 
-    A turn is `open`, role, `after_role`, text, `close`, `after_close`; the model's own turn ends by sampling one of `stops`.
+    A turn is `open`, role, `after_role`, text, `close`, `after_close`; the model's own turn ends by sampling one of
+    `stops`.
     """
 
     name: str
@@ -45,14 +47,21 @@ class ChatFormat:
 
 FORMATS = {
     "llama3": ChatFormat(
-        name="llama3", begin=("<|begin_of_text|>",), open="<|start_header_id|>", between="<|end_header_id|>", after_role="\n\n", close="<|eot_id|>"
+        name="llama3",
+        begin=("<|begin_of_text|>",),
+        open="<|start_header_id|>",
+        between="<|end_header_id|>",
+        after_role="\n\n",
+        close="<|eot_id|>",
     ),
     "qwen2.5": ChatFormat(name="qwen2.5", open="<|im_start|>", after_role="\n", close="<|im_end|>", after_close="\n"),
     "qwen3": ChatFormat(name="qwen3", open="<|im_start|>", after_role="\n", close="<|im_end|>", after_close="\n"),
     "small": ChatFormat(name="small", open="<|turn|>", after_role="\n", close="<|end|>"),
-}  # fmt: skip
-"""Frames of the models that the recipes name; `small` is the one of our own small policy. Qwen 3 frames as Qwen 2.5 does; its reasoning block is
-text that the policy samples, and it stays in the transcript: nothing that was sampled is ever cut out of what is trained on."""
+}
+"""Frames of the models that the recipes name; `small` is the one of our own small policy. Qwen 3 frames as Qwen 2.5
+does; its reasoning block is text that the policy samples, and it stays in the transcript: nothing that was sampled
+is ever cut out of what is trained on.
+"""
 
 
 class Encoder:
@@ -69,10 +78,13 @@ class Encoder:
         self._content.encode_special_tokens = True
         self.format = chat_format
         markers = {*chat_format.begin, chat_format.open, chat_format.close} | ({chat_format.between} - {""})
-        self._special = {marker: self._content.token_to_id(marker) for marker in markers}
-        missing = sorted(marker for marker, number in self._special.items() if number is None)
+        numbers = {marker: self._content.token_to_id(marker) for marker in markers}
+        self._special: dict[str, int] = {marker: number for marker, number in numbers.items() if number is not None}
+        missing = sorted(markers - self._special.keys())
         if missing:
-            raise ValueError(f"{tokenizer}: no token {', '.join(missing)}, which the chat format '{chat_format.name}' needs")
+            raise ValueError(
+                f"{tokenizer}: no token {', '.join(missing)}, which the chat format '{chat_format.name}' needs"
+            )
         self._cached = lru_cache(maxsize=4096)(self._encode)
 
     @property

@@ -12,12 +12,16 @@ from runtime.settings import ChatSettings
 from runtime.store import Store
 
 
-def open_client(settings: ChatSettings, store: Store, *, most: int) -> ChatClient:
-    """A client of at most `most` calls at once. Raises: UserError when no endpoint or model is given."""
+def require_endpoint(settings: ChatSettings) -> None:
+    """Raises: UserError when no endpoint or model is given."""
     for name in ("base_url", "model"):
         if not getattr(settings, name):
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"chat.{name}", "is not set", f"Give {option}, or use --author procedural")
+
+
+def open_client(settings: ChatSettings, store: Store, *, most: int) -> ChatClient:
+    """A client of at most `most` calls at once. Raises: UserError when a budget in money lacks the model's price."""
     usual = ConcurrencySettings()
     concurrency = ConcurrencySettings(floor=min(usual.floor, most), start=min(usual.start, most), cap=most)
     return ChatClient(

@@ -9,6 +9,9 @@ from generators.procedural.checks import lines_are
 from generators.procedural.family import Place
 from generators.procedural.steps import Step, slip
 
+_TELLING = 16
+"""Characters from which on an answer cannot be somewhere by chance."""
+
 _PLACES = (
     ("/tmp", "A scratch file will do for now; where exactly it lies hardly matters."),
     ("~", "My home directory is the natural place for a result."),
@@ -50,5 +53,5 @@ def report(
         command=full,
         checks=(lines_are(f"{place.directory}/{file}", lines),),
         mistakes=(*wrong, misplaced(full, file), only_shown(full, file)),
-        truth=("\n".join(lines),) if len(lines) > 1 else (),
+        truth=tuple(text for text in ("\n".join(lines),) if len(text) >= _TELLING),
     )

@@ -15,10 +15,8 @@ from __future__ import annotations
 import io
 import json
 import os
-import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -150,19 +148,21 @@ class Client:
 
 
 def end_input(stream: Any) -> None:
-    """Close the standard input of an attached stream and leave its outputs open. Raises: OSError when it is closed."""
-    connection = stream._resp.connection
-    if connection is None or connection.transport is None or not connection.transport.can_write_eof():
-        raise BrokenPipeError("the stream cannot be half closed")
-    connection.transport.write_eof()
+    """Close the standard input of an attached stream and leave its outputs open. Nothing happens on a closed one."""
+    if (transport := _transport(stream)) is not None:
+        transport.write_eof()
 
 
 async def drop(stream: Any) -> None:
     """Let go of an attached stream at once; what was written and not yet sent is discarded. Idempotent."""
-    connection = stream._resp.connection if stream._resp is not None else None
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
+    if (transport := _transport(stream)) is not None:
+        transport.abort()
     await stream.close()
+
+
+def _transport(stream: Any) -> Any:
+    connection = stream._resp.connection if stream._resp is not None else None
+    return connection.transport if connection is not None else None
 
 
 async def json_lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
@@ -176,32 +176,22 @@ async def json_lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str
 
 
 def _connector(url: str) -> tuple[aiohttp.BaseConnector, str]:
-    """A connector without limit, and the address as aiodocker wants it."""
+    """A connector without limit, and the address as aiodocker wants it.
+
+    TLS is refused: Python cannot half close a TLS connection, so that no process would ever see the end of its input.
+    """
     import aiohttp
 
     scheme, _, rest = url.partition("://")
     if scheme == "unix":
         return aiohttp.UnixConnector(rest, limit=0), "unix://localhost"
-    if scheme in ("tcp", "http", "https"):
-        context = _tls_context() if scheme == "https" or os.environ.get("DOCKER_TLS_VERIFY") == "1" else None
-        secure = "https" if context else "http"
-        return aiohttp.TCPConnector(limit=0, ssl=context or False), f"{secure}://{rest}"
+    if scheme in ("tcp", "http") and os.environ.get("DOCKER_TLS_VERIFY") != "1":
+        return aiohttp.TCPConnector(limit=0), f"http://{rest}"
     raise EngineUnavailable(
-        ENGINE, f"the address {url!r} has an unknown scheme", "Use unix:///path, tcp://host:port or https://host:port."
+        ENGINE,
+        f"the address {url!r} is neither a unix socket nor plain tcp",
+        "Forward its socket (ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST) and use that by its unix:// path.",
     )
-
-
-def _tls_context() -> ssl.SSLContext:
-    """As the docker command: certificates in DOCKER_CERT_PATH, else in ~/.docker."""
-    folder = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
-    try:
-        context = ssl.create_default_context(cafile=folder / "ca.pem")
-        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    except OSError as error:
-        raise EngineUnavailable(
-            ENGINE, f"the certificates in {folder} cannot be read: {error}", "Set DOCKER_CERT_PATH."
-        ) from error
-    return context
 
 
 async def probe(url: str | None) -> str | None:

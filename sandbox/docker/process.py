@@ -54,13 +54,15 @@ find_left() {
 round=0
 while [ $round -lt 200 ]; do
   find_left "$1" "$2" 2>/dev/null
-  [ -z "$left" ] && exit 0
+  [ -z "$left" ] && echo gone && exit 0
   kill -KILL $left 2>/dev/null
   round=$((round + 1))
 done
 exit 1
 """
-"""Arguments: process id, mark. Builtins alone and no fork (none may be left); exit code 0 means that none is left."""
+"""Arguments: process id, mark. Builtins alone and no fork (none may be left). Says `gone` when nothing is left: the
+engine may record the script's exit only seconds later, behind that of a process whose streams are still held."""
+_GONE = b"gone\n"
 
 Chunk = tuple[Literal["out", "err"], bytes]
 
@@ -103,6 +105,7 @@ class ContainerProcess:
         with anyio.CancelScope(shield=True):
             try:
                 if self.exit_code is None:
+                    end_input(self._stream)  # who only waits for input ends by itself, and lets go of the streams
                     await self.kill()
             except SandboxError:
                 pass  # a container that does not answer ends with its removal or at its lifetime
@@ -115,9 +118,10 @@ class ContainerProcess:
         with anyio.move_on_after(_CLOSE_S):
             killer = await start_process(self._container, argv, user=self._user, cwd="/")
             try:
-                while await killer.receive() is not None:
-                    pass
-                if killer.exit_code == 0:
+                said = b""
+                while said != _GONE and (chunk := await killer.receive()) is not None:
+                    said += chunk[1]
+                if said == _GONE:
                     return
             finally:
                 await killer.release()
@@ -143,7 +147,7 @@ class ContainerProcess:
             try:
                 await self.send(data)
                 end_input(self._stream)
-            except (SandboxLost, OSError):
+            except SandboxLost:
                 pass  # ended before it has read all
 
     async def _read(self) -> Chunk | None:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,16 @@ def start(site: Path, *arguments: str, **options: object) -> subprocess.Popen[st
     )  # fmt: skip
 
 
+@contextmanager
+def started(site: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    child = start(site, *arguments)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def termloom(site: Path, *arguments: str, **options: object) -> tuple[int, str, str]:
     child = start(site, *arguments, **options)
     out, err = child.communicate(timeout=60)
@@ -140,7 +152,7 @@ def test_a_dry_run_shows_the_settings_in_force_with_secrets_masked(site: Path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["weev"], 2, "unknown command 'weev'. Did you mean 'weave'?"),
+        (["weav"], 2, "unknown command 'weav'. Did you mean 'weave'?"),
         (["--bogus"], 2, "unknown command '--bogus'. See termloom --help"),
         (["weave", "--cout", "3"], 2, "Unknown option: --cout. Did you mean --count?"),
         (["weave", "--count", "many"], 2, '"many"'),
@@ -167,21 +179,21 @@ def test_a_bug_shows_its_traceback(site: Path):
 
 
 def test_the_first_signal_drains_and_the_second_stops_and_cleans_up(site: Path):
-    child = start(site, "hang")
-    assert child.stdout.readline() == "working\n"
-    child.send_signal(signal.SIGINT)
-    assert child.stdout.readline() == "drained\n"
-    child.send_signal(signal.SIGTERM)
-    out, err = child.communicate(timeout=60)
-    assert (child.returncode, out) == (130, "cleaning\nclean\n")
-    assert "termloom gc --run 7" in err.splitlines()[-1]
+    with started(site, "hang") as child:
+        assert child.stdout.readline() == "working\n"
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "drained\n"
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=60)
+        assert (child.returncode, out) == (130, "cleaning\nclean\n")
+        assert "termloom gc --run 7" in err.splitlines()[-1]
 
 
 def test_the_third_signal_leaves_and_prints_the_command_that_cleans_up(site: Path):
-    child = start(site, "hang", "--ignore")
-    for line in ("working\n", "drained\n", "cleaning\n"):
-        assert child.stdout.readline() == line
-        child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert err.splitlines()[-1] == "termloom: left without cleaning up; run 'termloom gc --run 7'"
+    with started(site, "hang", "--ignore") as child:
+        for line in ("working\n", "drained\n", "cleaning\n"):
+            assert child.stdout.readline() == line
+            child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert err.splitlines()[-1] == "termloom: left without cleaning up; run 'termloom gc --run 7'"

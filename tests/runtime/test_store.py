@@ -222,5 +222,6 @@ async def test_a_run_belongs_to_one_live_process(tmp_path: Path):
 def test_an_owner_is_alive_until_its_process_ends():
     assert is_alive(this_process())
     boot, _, ticks = this_process().split(":")
+    assert int(ticks) > 0
     assert not is_alive(f"{boot}:{os.getpid()}:{int(ticks) + 1}")
     assert not is_alive(f"another-boot:{os.getpid()}:{ticks}")

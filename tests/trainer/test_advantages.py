@@ -31,7 +31,9 @@ def ragged(draw):
 def test_gae_equals_the_textbook_on_the_trainable_subsequence(batch, gamma, lam):
     values, mask, scores = batch
     rewards = place_rewards(torch.tensor(scores), torch.tensor(mask))
-    advantages, returns = gae(rewards, torch.tensor(values, dtype=torch.float32), torch.tensor(mask), gamma=gamma, lam=lam)
+    advantages, returns = gae(
+        rewards, torch.tensor(values, dtype=torch.float32), torch.tensor(mask), gamma=gamma, lam=lam
+    )
     for row in range(len(values)):
         keep = mask[row].astype(bool)
         dense_rewards = np.zeros(keep.sum())

@@ -11,7 +11,13 @@ from trainer.sample import Sample
 
 def sample(group, member, version):
     return Sample(
-        id=f"{group}/{member}", group=group, ids=[1, 2], mask=[0, 1], logprobs=[0.0, -1.0], versions=[-1, version], reward=1.0
+        id=f"{group}/{member}",
+        group=group,
+        ids=[1, 2],
+        mask=[0, 1],
+        logprobs=[0.0, -1.0],
+        versions=[-1, version],
+        reward=1.0,
     )
 
 

@@ -33,8 +33,8 @@ def episodes(policy, count=8, seed=0, prompt=3, length=4, temperature=1.0):
         logprobs = [0.0] * prompt
         with torch.no_grad():
             for _ in range(length):
-                distribution = torch.log_softmax(policy(input_ids=torch.tensor([ids])).logits[0, -1] / temperature, -1)
-                token = int(torch.multinomial(distribution.exp(), 1))
+                distribution = torch.log_softmax(policy(input_ids=torch.tensor([ids])).logits[0, -1] / temperature,
+                -1) token = int(torch.multinomial(distribution.exp(), 1))
                 ids.append(token)
                 logprobs.append(float(distribution[token]))
         samples.append(
@@ -68,7 +68,9 @@ def test_micro_batches_change_no_gradient():
     for reduction in ("sequence_mean", "token_mean"):
         results = []
         for micro in (1, 3, 8):
-            one = learner(with_changes(micro_batch=micro, reduction=reduction, policy_minibatch=8, critic_minibatch=8, epochs=1))
+            one = learner(
+                with_changes(micro_batch=micro, reduction=reduction, policy_minibatch=8, critic_minibatch=8, epochs=1)
+            )
             one.update(episodes(one.policy))
             results.append(weights(one.policy))
         for other in results[1:]:

@@ -1,6 +1,7 @@
 """Fine-tuning: weights, packing, schedule, and that it fits."""
 
 import math
+from itertools import pairwise
 
 import torch
 
@@ -58,7 +59,12 @@ def test_fine_tuning_fits_and_repeats():
 
 def test_it_can_be_stopped_early():
     steps = []
-    fine_tune(small_llama(23, hidden=32, layers=1), examples(), SFTConfig(batch=1), on_step=lambda step, m: steps.append(step) or step == 2)
+    fine_tune(
+        small_llama(23, hidden=32, layers=1),
+        examples(),
+        SFTConfig(batch=1),
+        on_step=lambda step, m: steps.append(step) or step == 2,
+    )
     assert steps == [0, 1, 2]
 
 
@@ -67,7 +73,7 @@ def test_the_schedule_rises_then_falls_to_zero():
     assert values[0] == 0.1
     assert values[9] == values[10] == 1.0
     assert values[100] < 1e-9
-    assert all(a >= b for a, b in zip(values[10:], values[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(values[10:]))
 
 
 async def test_masked_turns_are_seen_and_not_imitated(tokenizer):  # noqa: F811
@@ -75,8 +81,8 @@ async def test_masked_turns_are_seen_and_not_imitated(tokenizer):  # noqa: F811
 
     encoder = Encoder(tokenizer, FORMATS["qwen2.5"])
     trajectory = await play(encoder, [encoder.text("A"), encoder.text("B")])
-    turns = tuple(msgspec.structs.replace(t, observation=o) for t, o in zip(trajectory.turns, ("O", None), strict=True))
-    turns = (msgspec.structs.replace(turns[0], loss_weight=0.0), turns[1])
+    turns = tuple(msgspec.structs.replace(t, observation=o) for t, o in zip(trajectory.turns, ("O", None),
+    strict=True)) turns = (msgspec.structs.replace(turns[0], loss_weight=0.0), turns[1])
     example = example_of(msgspec.structs.replace(trajectory, turns=turns), encoder)
     targets = [i for i, w in zip(example.ids, example.weights, strict=True) if w]
     assert encoder.decode(targets) == "B"

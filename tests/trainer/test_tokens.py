@@ -11,7 +11,16 @@ from trainer.policy.agent import PrefixBroken, TokenPolicy, render, sample_of
 from trainer.policy.protocol import Continuation
 from trainer.tokens import FORMATS, Encoder
 
-SPECIAL = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>", "<|turn|>", "<|end|>"]
+SPECIAL = [
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|turn|>",
+    "<|end|>",
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +41,21 @@ def shown(tokenizer, ids):
 
 
 EXPECTED = {
-    "llama3": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
-    "<|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nO<|eot_id|>"
-    "<|start_header_id|>assistant<|end_header_id|>\n\nB<|eot_id|>",
-    "qwen2.5": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\nO<|im_end|>\n"
-    "<|im_start|>assistant\nB<|im_end|>",
-    "small": "<|turn|>system\nS<|end|><|turn|>user\nU<|end|><|turn|>assistant\nA<|end|><|turn|>user\nO<|end|><|turn|>assistant\nB<|end|>",
+    "llama3": (
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nO<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nB<|eot_id|>"
+    ),
+    "qwen2.5": (
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
+        "<|im_start|>user\nO<|im_end|>\n<|im_start|>assistant\nB<|im_end|>"
+    ),
+    "small": (
+        "<|turn|>system\nS<|end|><|turn|>user\nU<|end|><|turn|>assistant\nA<|end|>"
+        "<|turn|>user\nO<|end|><|turn|>assistant\nB<|end|>"
+    ),
 }
 EXPECTED["qwen3"] = EXPECTED["qwen2.5"]
 
@@ -53,7 +71,8 @@ class Scripted:
     async def generate(self, ids, sampling, *, request_id):
         self.prompts.append(list(ids))
         answer = self.answers.pop(0)
-        return Continuation(ids=list(answer), logprobs=[-1.0] * len(answer), versions=[0] * len(answer), finish="stop")
+        return Continuation(ids=list(answer), logprobs=[-1.0] * len(answer), versions=[0] * len(answer),
+        finish="stop")
 
 
 async def play(encoder, answers):
@@ -66,8 +85,17 @@ async def play(encoder, answers):
         turn = await policy.act(history, max_tokens=9, temperature=1.0, key="k")
         turns.append(Turn(index=len(turns) + 1, text=turn.text, action="command", tokens=turn.tokens))
         history += [turn, ChatMessage(role="user", content=observation)]
-    return Trajectory(trajectory_id="t", run_id="r", task="x", opening=tuple(history[:2]), turns=tuple(turns), failure="ok", settings={},
-                      parser_version=1, prompt_version="p")  # fmt: skip
+    return Trajectory(
+        trajectory_id="t",
+        run_id="r",
+        task="x",
+        opening=tuple(history[:2]),
+        turns=tuple(turns),
+        failure="ok",
+        settings={},
+        parser_version=1,
+        prompt_version="p",
+    )
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -103,7 +131,9 @@ async def test_a_prompt_that_does_not_continue_the_episode_is_refused(tokenizer)
     encoder = Encoder(tokenizer, FORMATS["small"])
     trajectory = await play(encoder, [encoder.text("A"), encoder.text("B")])
     second = trajectory.turns[1]
-    forged = msgspec.structs.replace(second, tokens=msgspec.structs.replace(second.tokens, prompt_ids=(1, *second.tokens.prompt_ids[1:])))
+    forged = msgspec.structs.replace(
+        second, tokens=msgspec.structs.replace(second.tokens, prompt_ids=(1, *second.tokens.prompt_ids[1:]))
+    )
     with pytest.raises(PrefixBroken, match="turn 2"):
         sample_of(msgspec.structs.replace(trajectory, turns=(trajectory.turns[0], forged)), group="g", reward=0.0)
 
@@ -111,7 +141,10 @@ async def test_a_prompt_that_does_not_continue_the_episode_is_refused(tokenizer)
 def test_a_history_of_another_kind_of_policy_is_refused(tokenizer):
     encoder = Encoder(tokenizer, FORMATS["small"])
     with pytest.raises(ValueError, match="no tokens"):
-        render(encoder, [ChatMessage(role="user", content="U"), PolicyTurn(text="ls"), ChatMessage(role="user", content="O")])
+        render(
+            encoder,
+            [ChatMessage(role="user", content="U"), PolicyTurn(text="ls"), ChatMessage(role="user", content="O")],
+        )
 
 
 def test_a_tokeniser_without_the_markers_is_refused(tokenizer):

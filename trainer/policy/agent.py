@@ -1,7 +1,8 @@
 """A token-level policy for the agent loop, and the training sample of a finished episode.
 
-`TokenPolicy` answers the agent loop's history: it starts from the ids that its own last turn saw and sampled, appends the ids of what came
-after, and asks the policy client to go on. So nothing that was sampled is tokenised again.
+`TokenPolicy` answers the agent loop's history: it starts from the ids that its own last turn saw and sampled,
+appends the ids of what came after, and asks the policy client to go on. So nothing that was sampled is tokenised
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class PrefixBroken(AssertionError):
     """A turn's prompt does not begin with what came before: the episode must not be trained on."""
 
     def __init__(self, trajectory: str, turn: int) -> None:
-        super().__init__(f"{trajectory}: the prompt of turn {turn} does not begin with the tokens of the turns before it")
+        super().__init__(
+            f"{trajectory}: the prompt of turn {turn} does not begin with the tokens of the turns before it"
+        )
 
 
 class TokenPolicy:
@@ -34,7 +37,8 @@ class TokenPolicy:
     async def act(self, history: History, *, max_tokens: int, temperature: float, key: str) -> PolicyTurn:
         prompt = render(self._encoder, history)
         sampling = Sampling(
-            max_tokens=max_tokens, temperature=temperature, stop_ids=self._encoder.stop_ids, seed=_seed(self._seed, key)
+            max_tokens=max_tokens, temperature=temperature, stop_ids=self._encoder.stop_ids, seed=_seed(self._seed,
+            key)
         )
         started = time.monotonic()
         try:
@@ -71,7 +75,9 @@ def render(encoder: Encoder, history: History) -> list[int]:
         if turn.tokens is None:
             raise ValueError("a turn of the history has no tokens: it came from another kind of policy")
         ids = [*turn.tokens.prompt_ids, *turn.tokens.completion_ids]
-        ids += encoder.footer(closed=bool(turn.tokens.completion_ids) and turn.tokens.completion_ids[-1] in encoder.stop_ids)
+        ids += encoder.footer(
+            closed=bool(turn.tokens.completion_ids) and turn.tokens.completion_ids[-1] in encoder.stop_ids
+        )
     for entry in history[last + 1 :]:
         assert isinstance(entry, ChatMessage)
         ids += encoder.message(entry.role, entry.content)

@@ -1,11 +1,12 @@
 """The policy client: token ids in, token ids out.
 
 Contract (one suite, `tests/trainer/policy/contract.py`, run against every implementation):
-- `generate` returns exactly what was sampled: ids with their log-probabilities of `softmax(logits / temperature)` over the whole vocabulary
-  (no top-p, no top-k), the stop token included, and for each token the version of the weights that produced it.
+- `generate` returns exactly what was sampled: ids with their log-probabilities of `softmax(logits / temperature)`
+  over the whole vocabulary (no top-p, no top-k), the stop token included, and for each token the version of the
+  weights that produced it.
 - Cancelling `generate` aborts the request where it runs; a cancelled request costs no further tokens.
-- `update` is all or nothing: after it returns, every new token comes from the new weights; when it raises, none does, or the
-  engine answers no more requests.
+- `update` is all or nothing: after it returns, every new token comes from the new weights; when it raises, none
+  does, or the engine answers no more requests.
 """
 
 from __future__ import annotations
@@ -43,11 +44,15 @@ class PolicyClient(Protocol):
     """One serving engine, or several behind a router. Use as an async context manager."""
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Continuation:
-        """Continue `ids`. Raises: PolicyUnavailable when no engine answers within its deadline; ValueError on an empty prompt."""
+        """Continue `ids`.
+
+        Raises: PolicyUnavailable when no engine answers within its deadline; ValueError on an empty prompt.
+        """
         ...
 
     async def score(self, ids: Sequence[int]) -> list[float]:
-        """Log-probabilities of `ids[1:]` under the served weights, at temperature 1: the engine's side of a fingerprint.
+        """Log-probabilities of `ids[1:]` under the served weights, at temperature 1: the engine's side of a
+        fingerprint.
 
         Raises: PolicyUnavailable.
         """

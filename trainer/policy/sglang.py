@@ -1,11 +1,12 @@
 """A policy served by SGLang, over its native HTTP API: ids in, ids out (`/generate`), weights from disk.
 
-The hand-over is all or nothing: new requests wait, running ones are put back into the server's queue (`pause`, mode retract), the
-weights are loaded under their version and the cache is flushed, then the server goes on and must name the new version before requests are let in
-again. Whatever fails on the way leaves the client closed to requests (`HandoverFailed`) until a later hand-over succeeds.
+The hand-over is all or nothing: new requests wait, running ones are put back into the server's queue (`pause`, mode
+retract), the weights are loaded under their version and the cache is flushed, then the server goes on and must name
+the new version before requests are let in again. Whatever fails on the way leaves the client closed to requests
+(`HandoverFailed`) until a later hand-over succeeds.
 
-A checkpoint whose tensors have other shapes kills the server, so shapes are compared with those of the directory it serves before it is asked.
-Probed with SGLang 0.5.20 and 0.5.23; version spans for each token need 0.5.20.
+A checkpoint whose tensors have other shapes kills the server, so shapes are compared with those of the directory it
+serves before it is asked. Probed with SGLang 0.5.20 and 0.5.23; version spans for each token need 0.5.20.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class SGLangClient:
-    """One SGLang server. Use as an async context manager; entering it probes the server and fails when it cannot do what is needed.
+    """One SGLang server. Use as an async context manager; entering it probes the server and fails
+    when that cannot do what is needed.
 
     Args:
         base_url: `http://host:port` of the worker itself (a router forwards `/generate` only).
@@ -35,7 +37,8 @@ class SGLangClient:
     """
 
     def __init__(
-        self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None
+        self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None =
+        None
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._deadline_s, self._control_deadline_s = deadline_s, control_deadline_s
@@ -138,7 +141,9 @@ class SGLangClient:
         old = tensor_shapes(self._served)
         wrong = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
         if wrong:
-            raise HandoverFailed(self.base_url, version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}")
+            raise HandoverFailed(
+                self.base_url, version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}"
+            )
 
     async def __aenter__(self) -> Self:
         import aiohttp
@@ -163,10 +168,17 @@ class SGLangClient:
         await self._http.close()
 
     async def _probe(self) -> None:
-        """The server must take ids as they are and say which version each token came from. Raises: PolicyUnavailable."""
+        """The server must take ids as they are and say which version each token came from.
+
+        Raises: PolicyUnavailable.
+        """
         answer = await self._post(
             "/generate",
-            {"input_ids": [1, 2, 3], "return_logprob": True, "sampling_params": {"max_new_tokens": 1, "temperature": 1.0}},
+            {
+                "input_ids": [1, 2, 3],
+                "return_logprob": True,
+                "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+            },
         )
         if answer["meta_info"].get("prompt_tokens") != 3 or len(_continuation(answer, self.base_url).ids) != 1:
             raise PolicyUnavailable(self.base_url, "it does not take and return token ids as they are")
@@ -227,7 +239,9 @@ def _version(text: str) -> int:
 
 
 def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors in a directory of safetensors files, from their headers. Raises: OSError, ValueError."""
+    """Names and shapes of the tensors in a directory of safetensors files, from their headers. Raises: OSError,
+    ValueError.
+    """
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{directory} holds no safetensors file")

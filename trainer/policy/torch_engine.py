@@ -1,8 +1,9 @@
 """A policy served in this process: continuous batching with a KV cache, for small models on a CPU or one GPU.
 
-Requests join and leave the running batch at any token. The forward passes run in a worker thread, so the event loop stays free.
-When weights change, the running sequences are computed anew under the new weights and go on: their tokens carry both versions. With a
-`seed`, a draw depends on weights, prompt and seed only, up to the rounding of different batch sizes.
+Requests join and leave the running batch at any token. The forward passes run in a worker thread, so the event loop
+stays free. When weights change, the running sequences are computed anew under the new weights and go on: their
+tokens carry both versions. With a `seed`, a draw depends on weights, prompt and seed only, up to the rounding of
+different batch sizes.
 """
 
 from __future__ import annotations
@@ -98,11 +99,18 @@ class TorchEngine:
         await self.update_from(state, version)
 
     async def update_from(self, state: dict[str, Tensor], version: int) -> None:
-        """Take over tensors in memory. Shapes and names are checked before the first one is touched. Raises: HandoverFailed."""
+        """Take over tensors in memory.
+
+        Shapes and names are checked before the first one is touched. Raises: HandoverFailed.
+        """
         own = self._model.state_dict()
-        wrong = sorted(n for n in own.keys() | state.keys() if n not in own or n not in state or own[n].shape != state[n].shape)
+        wrong = sorted(
+            n for n in own.keys() | state.keys() if n not in own or n not in state or own[n].shape != state[n].shape
+        )
         if wrong:
-            raise HandoverFailed("in-process", version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}")
+            raise HandoverFailed(
+                "in-process", version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}"
+            )
         async with self._turn:
             with torch.no_grad():
                 for name, tensor in own.items():
@@ -161,7 +169,8 @@ class TorchEngine:
                 _draw(request, row, self._version)
 
     def _prefill(self) -> Tensor:
-        """Compute all running sequences from their first token: left-padded, so that the last column is the newest of each."""
+        """Compute all running sequences from their first token: left-padded, so that the last column is the newest
+        of each."""
         from transformers import DynamicCache
 
         width = max(len(r.ids) for r in self._running)
@@ -172,7 +181,8 @@ class TorchEngine:
             ids[row, width - len(request.ids) :] = torch.tensor(request.ids, device=device)
             self._attention[row, width - len(request.ids) :] = 1
         positions = (self._attention.cumsum(-1) - 1).clamp(min=0)
-        self._cache = DynamicCache(config=self._model.config)
+        config: Any = self._model.config
+        self._cache = DynamicCache(config=config)
         return self._forward(ids, positions)
 
     def _decode(self) -> Tensor:
@@ -201,7 +211,10 @@ def _draw(request: _Request, logits: Tensor, version: int) -> None:
         token = int(logprobs.argmax())
     else:
         cumulative = logprobs.double().exp().cumsum(0)
-        token = int(torch.searchsorted(cumulative, request.random.random() * float(cumulative[-1])).clamp(max=len(logprobs) - 1))
+        token = int(
+            torch.searchsorted(cumulative, request.random.random() * float(cumulative[-1])).clamp(max=len(logprobs) -
+            1)
+        )
     request.ids.append(token)
     request.logprobs.append(float(logprobs[token]))
     request.versions.append(version)

@@ -104,7 +104,8 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
 
 
 def _rule(rng: random.Random) -> Rule:
-    hour, minute, day = rng.randint(1, 22), rng.randint(1, 58), rng.randint(2, 6)
+    hour, day = rng.randint(1, 22), rng.randint(2, 6)
+    minute = rng.choice([minute for minute in range(1, 59) if minute != hour])
     at, late = f"{hour:02d}:{minute:02d}", hour + 1
     return rng.choice(
         (
@@ -180,6 +181,8 @@ def _add(rng: random.Random, table: Table, program: str, place: Place) -> Step:
 def _move(rng: random.Random, table: Table, program: str, place: Place) -> Step:
     line, what = _take(rng, table)
     rule = _rule(rng)
+    while line.startswith(rule.fields):
+        rule = _rule(rng)
     rest = line.split(None, 5)[5]
     table.lines[table.lines.index(line)] = f"{rule.fields} {rest}"
     right = f"'\\#{what}#s#^.* /opt#{rule.fields} /opt#'"

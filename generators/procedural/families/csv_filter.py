@@ -209,8 +209,8 @@ def _totals(scene: Scene) -> Step:
             ),
             slip(
                 "command_error",
-                f"{{ echo {key},total; awk -F, '{program}' {source} | {order}; }} | sort > {target}",
-                "Sorted once more to be safe.",
+                f"{{ echo {key},total; awk -F, '{program.replace('+= $6', '= $6')}' {source} | {order}; }} > {target}",
+                "Each row gives its value to the key.",
             ),
         ),
     )

@@ -245,7 +245,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     everything = [*sized, *written]
     return assemble(
         family=name,
-        title="Find files and act",
+        title="Clean up a grown directory",
         place=place,
         openings=(
             f"The directory {place.directory}/{top} has grown over the years.",

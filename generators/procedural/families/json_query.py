@@ -216,7 +216,7 @@ _QUESTIONS: tuple[Callable[[Scene], Step], ...] = (_select, _list, _group, _tabl
 
 
 def _services(rng: random.Random, regions: list[str]) -> list[Service]:
-    spread = [*regions, *(rng.choice(regions) for _ in range(rng.randint(9, 15)))]
+    spread = [regions[0], regions[0], *regions, *(rng.choice(regions) for _ in range(rng.randint(9, 15)))]
     services = [
         {
             "name": service,

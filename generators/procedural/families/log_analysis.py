@@ -56,19 +56,22 @@ def _hits(rng: random.Random, count: int) -> list[Hit]:
     day = words.moment(rng).replace(hour=0, minute=0, second=0)
     clients = [words.ipv4(rng) for _ in range(rng.randint(8, 12))]
     paths = [f"/{rng.choice(words.TERMS)}/{rng.choice(words.PRODUCTS)}" for _ in range(rng.randint(8, 12))]
-    seconds = sorted(rng.sample(range(86400), count))
-    return [
-        Hit(
-            ip=clients[min(int(rng.expovariate(0.35)), len(clients) - 1)],
-            when=day + timedelta(seconds=second),
-            method=rng.choices(("GET", "POST", "PUT", "DELETE"), (70, 18, 7, 5))[0],
-            path=paths[min(int(rng.expovariate(0.3)), len(paths) - 1)],
-            status=rng.choices((200, 204, 301, 304, 403, 404, 500, 502, 503), (52, 5, 4, 6, 4, 14, 7, 4, 4))[0],
-            size=rng.randint(180, 60000),
-            agent=rng.choice(words.AGENTS),
+    hits = []
+    for second in sorted(rng.sample(range(86400), count)):
+        path = paths[min(int(rng.expovariate(0.3)), len(paths) - 1)]
+        status = rng.choices((200, 204, 301, 304, 403, 404, 500, 502, 503), (52, 5, 4, 6, 4, 14, 7, 4, 4))[0]
+        hits.append(
+            Hit(
+                ip=clients[min(int(rng.expovariate(0.35)), len(clients) - 1)],
+                when=day + timedelta(seconds=second),
+                method=rng.choices(("GET", "POST", "PUT", "DELETE"), (70, 18, 7, 5))[0],
+                path=path,
+                status=200 if path == paths[0] and status == 404 else status,  # one path is never missing
+                size=rng.randint(180, 60000),
+                agent=rng.choice(words.AGENTS),
+            )
         )
-        for second in seconds
-    ]
+    return hits
 
 
 def _gather(scene: Scene, old: list[str], live: str) -> Step:

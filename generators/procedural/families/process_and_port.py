@@ -63,7 +63,7 @@ port = settings["lowest_port"] + 1 + zlib.crc32(settings["seed"].encode()) % set
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
 signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
 {announce}leave("{ready}", "ready " + code("ready"))
-server.serve_forever()
+server.serve_forever(0.05)
 server.server_close()
 leave("{stopped}", "stopped " + code("stopped"))
 sys.exit(settings["status"])
@@ -148,7 +148,7 @@ def _service(rng: random.Random, place: Place) -> Service:
 
 def _start(service: Service) -> Step:
     ready, log = f"{service.at}/{service.ready}", f"{service.at}/{service.log}"
-    wait = f"for _ in $(seq 80); do [ -s {service.ready} ] && break; sleep 0.1; done"
+    wait = f"for _ in $(seq 160); do [ -s {service.ready} ] && break; sleep 0.05; done"
     return Step(
         says=(
             f"Start it in the background with its output going to {log}, and wait until it is up: it then writes {ready} by itself.",
@@ -167,7 +167,7 @@ def _start(service: Service) -> Step:
             ),
             slip(
                 "command_error",
-                f"{{ nohup bash {service.script} > {service.log} 2>&1 & }}; sleep 0.5",
+                f"{{ nohup bash {service.script} > {service.log} 2>&1 & }}; wait",
                 "A script is started with bash.",
                 f"rm -f {service.log}",
             ),

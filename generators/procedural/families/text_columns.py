@@ -240,8 +240,9 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
 
 
 def _skewed(rng: random.Random, teams: list[str], count: int) -> list[str]:
-    """Teams of clearly different size, neighbours differing, so that sorting and counting matter."""
-    pool = [team for weight, team in enumerate(teams, 2) for _ in range(weight)]
-    chosen = [*teams, *(rng.choice(pool) for _ in range(count - len(teams)))]
+    """Teams of different size, the last in the alphabet largest, so that order by size is never order by name."""
+    ordered = sorted(teams)
+    sized = [team for size, team in enumerate(ordered, 2) for _ in range(size)]
+    chosen = [*sized, *(rng.choice(ordered[-2:]) for _ in range(count - len(sized)))]
     rng.shuffle(chosen)
     return chosen

@@ -125,14 +125,9 @@ def _from_epoch(rng: random.Random, place: Place) -> tuple[File, Step]:
 
 
 def _in_order(rng: random.Random, place: Place) -> tuple[File, Step]:
-    chosen = words.distinct(rng, zones.ALL, 6)
-    day = words.moment(rng).replace(hour=0, minute=0, second=0)
-    rows: list[tuple[datetime, str]] = []
-    for zone, city in zip(chosen, words.distinct(rng, words.CITIES, 6), strict=True):
-        moment = day.replace(hour=rng.randint(5, 20), minute=rng.randint(0, 59))
-        while not 4 <= zones.local(moment, zone).hour < 23 or moment in dict(rows):
-            moment = day.replace(hour=rng.randint(0, 23), minute=rng.randint(0, 59))
-        rows.append((moment, f"{zone} {zones.local(moment, zone):%Y-%m-%dT%H:%M} {city}"))
+    rows = _calls(rng)
+    while sorted(rows) == sorted(rows, key=lambda row: row[1].split()[1]):
+        rows = _calls(rng)
     file, source = _input(rng, place, "calls", [line for _, line in rows])
     target = f"{place.directory}/order.txt"
     read = 'while read -r zone stamp city; do echo "$({date}) $city"; done < {file}'
@@ -161,6 +156,18 @@ def _in_order(rng: random.Random, place: Place) -> tuple[File, Step]:
             ),
         ),
     )
+
+
+def _calls(rng: random.Random) -> list[tuple[datetime, str]]:
+    """Instants of one day, each with its line: zone, local time, name."""
+    day = words.moment(rng).replace(hour=0, minute=0, second=0)
+    rows: dict[datetime, str] = {}
+    for zone, city in zip(words.distinct(rng, zones.ALL, 6), words.distinct(rng, words.CITIES, 6), strict=True):
+        moment = day.replace(hour=rng.randint(0, 23), minute=rng.randint(0, 59))
+        while not 4 <= zones.local(moment, zone).hour < 23 or moment in rows:
+            moment = day.replace(hour=rng.randint(0, 23), minute=rng.randint(0, 59))
+        rows[moment] = f"{zone} {zones.local(moment, zone):%Y-%m-%dT%H:%M} {city}"
+    return list(rows.items())
 
 
 def _minutes_between(rng: random.Random, place: Place) -> tuple[File, Step]:
@@ -217,7 +224,7 @@ def _weekdays(rng: random.Random, place: Place) -> tuple[File, Step]:
     zone = rng.choice(("Asia/Tokyo", "Australia/Brisbane", "America/Los_Angeles", "America/Denver"))
     east = zones.standard(zone).total_seconds() > 0
     moments = [
-        words.moment(rng).replace(hour=rng.randint(16, 22) if east else rng.randint(1, 6))
+        words.moment(rng).replace(hour=rng.randint(16, 22) if east else rng.randint(1, 5))
         for _ in range(rng.randint(6, 9))
     ]
     file, source = _input(rng, place, "events", [f"{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in moments])

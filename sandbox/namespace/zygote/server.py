@@ -344,10 +344,11 @@ class Server:
         while self._children:
             del self._children[os.wait()[0]]
         for sandbox in self._sandboxes.values():
-            self._cgroups.remove(sandbox.group)
-            if sandbox.upper:
-                remove_tree(sandbox.upper)
-            remove_tree(sandbox.lease)
+            with contextlib.suppress(OSError):  # its lease stays, and the next engine clears it
+                self._cgroups.remove(sandbox.group)
+                if sandbox.upper:
+                    remove_tree(sandbox.upper)
+                remove_tree(sandbox.lease)
 
 
 def _work_and_exit(work: Work, writer: int) -> NoReturn:

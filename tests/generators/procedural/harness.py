@@ -4,14 +4,13 @@
 overlay whose changes live in memory, commands as the agent user, checks as root from outside the agent's shell. One
 trial plays any number of rounds, each from the same start. `problems_of` holds a piece to what every family promises.
 
-Needs root and TERMLOOM_TEST_ROOTFS, an unpacked base environment.
+Needs root and an unpacked base environment.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import re
 import subprocess
@@ -48,7 +47,8 @@ SHELL = 'for c in "$@"; do eval "$c" </dev/null; echo "exit $?" >&2; done'
 
 
 def bash(*argv, timeout=60):
-    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, **AGENT)
+    quiet = dict(stdin=subprocess.DEVNULL, capture_output=True)
+    return subprocess.run(["bash", *argv], cwd=HOME, env=ENV, timeout=timeout, **quiet, **AGENT)
 
 
 def lay_out(files):
@@ -129,7 +129,7 @@ print(json.dumps({"trouble": trouble, "rounds": rounds}))
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One way through: outcome by check (empty = passed, else `failed: ...` or `error: ...`), and the shell's output."""
+    """One way through: outcome by check (empty, `failed: ...` or `error: ...`), and the shell's output."""
 
     outcome: dict[str, str]
     log: str
@@ -158,12 +158,6 @@ class Ground:
 
     def __init__(self, rootfs: Path, scratch: Path) -> None:
         self._rootfs, self._scratch = rootfs, scratch
-
-    @staticmethod
-    def rootfs_from_environment() -> Path | None:
-        """The base file system to use, if this machine offers one and we may use it."""
-        rootfs = os.environ.get("TERMLOOM_TEST_ROOTFS", "")
-        return Path(rootfs) if rootfs and os.geteuid() == 0 and Path(rootfs, "usr/bin/python3").exists() else None
 
     def try_rounds(
         self,
@@ -205,7 +199,7 @@ def draw(family: Family, seed: int, depth: int) -> tuple[Piece, Place]:
 
 
 def problems_of(ground: Ground, family: Family, seed: int, depth: int) -> list[str]:
-    """What is wrong with the piece that this family draws: every promise of `generators.procedural.family`, for real."""
+    """What is wrong with the piece that this family draws: every promise of a family, for real."""
     piece, place = draw(family, seed, depth)
     return [
         *_drawing_problems(family, seed, depth, piece),

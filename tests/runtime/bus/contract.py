@@ -100,7 +100,9 @@ class BusContract:
                 with anyio.fail_after(PATIENCE_S):
                     while (await bus.state("work")).leased < 2:
                         await checkpoint()
-                state = await bus.state("work")
+                for _ in range(20):  # time enough to take a third
+                    await checkpoint()
+                    state = await bus.state("work")
                 assert (state.leased, state.ready, third.is_set()) == (2, 1, False)
                 await got[0].ack()
                 with anyio.fail_after(PATIENCE_S):
@@ -164,6 +166,7 @@ class BusContract:
                 again = await take(deliveries)
                 assert (again.key, again.attempt) == ("a", 2)
                 await again.nack()
+                await late.ack()
                 await late.reject("too late")
                 assert await bus.dead_letters("work") == []
                 last = await take(deliveries)

@@ -233,7 +233,7 @@ async def test_without_a_registry_the_export_tells_the_remedy(docker: None, tmp_
 async def test_probe_tells_why_an_engine_cannot_be_used(tmp_path: Path) -> None:
     missing = f"unix://{tmp_path}/none.sock"
     assert missing in str(await probe(missing))
-    assert "unknown scheme" in str(await probe("ftp://somewhere"))
+    assert "neither a unix socket" in str(await probe("https://somewhere"))
 
 
 async def test_engine_that_does_not_answer_is_a_fault() -> None:

@@ -174,3 +174,11 @@ async def test_removal_under_a_spawned_process_is_a_lost_sandbox(open_docker: Op
         with anyio.fail_after(20), pytest.raises(SandboxLost):
             await process.receive()
         await process.aclose()
+
+
+async def test_closing_a_shell_whose_child_shares_its_streams_is_quick(open_docker: OpenEngine) -> None:
+    async with open_docker() as engine, started(engine) as sandbox:
+        process = await sandbox.spawn(["bash", "-c", "cat; true"], env={}, cwd="/")
+        with anyio.fail_after(1.5):
+            await process.aclose()
+        assert await say(sandbox, "pgrep -c cat -u agent") == "0\n"

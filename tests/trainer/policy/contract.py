@@ -1,7 +1,7 @@
 """The contract of every policy client. A module that tests one subclasses `PolicyContract` and gives it fixtures:
 
-`open_client` (makes a client, to be entered, serving the weights of `model_dir` as version 0) and `model_dir` / `other_dir` (two float32 Hugging Face directories of
-the same architecture).
+`open_client` (makes a client, to be entered, serving the weights of `model_dir` as version 0) and `model_dir` /
+`other_dir` (two float32 Hugging Face directories of the same architecture).
 """
 
 import anyio
@@ -17,8 +17,14 @@ def score(directory, prompt, ids, temperature):
     """Log-probabilities of a continuation under the weights of a directory."""
     whole = [*prompt, *ids]
     sample = Sample(
-        id="s", group="g", ids=whole, mask=[0] * len(prompt) + [1] * len(ids), logprobs=[0.0] * len(whole), versions=[0] * len(whole), reward=0.0
-    )  # fmt: skip
+        id="s",
+        group="g",
+        ids=whole,
+        mask=[0] * len(prompt) + [1] * len(ids),
+        logprobs=[0.0] * len(whole),
+        versions=[0] * len(whole),
+        reward=0.0,
+    )
     with torch.no_grad():
         got, _ = policy_logprobs(load_model(directory), collate([sample]), temperature=temperature, row_tokens=4096)
     return got[0, len(prompt) :]
@@ -28,7 +34,9 @@ class PolicyContract:
     async def test_log_probabilities_are_those_of_the_model(self, open_client, model_dir):
         async with open_client() as client:
             for temperature in (0.7, 1.0, 1.5):
-                got = await client.generate([1, 2, 3], Sampling(max_tokens=12, temperature=temperature), request_id=f"t{temperature}")
+                got = await client.generate(
+                    [1, 2, 3], Sampling(max_tokens=12, temperature=temperature), request_id=f"t{temperature}"
+                )
                 assert len(got.ids) == len(got.logprobs) == len(got.versions) == 12
                 assert got.finish == "length"
                 assert set(got.versions) == {0}
@@ -49,7 +57,10 @@ class PolicyContract:
 
             async def one(i):
                 prompt = [1 + i % 7] * (1 + i % 5)
-                answers[i] = prompt, await client.generate(prompt, Sampling(max_tokens=3 + i % 9), request_id=f"many/{i}")
+                answers[i] = (
+                    prompt,
+                    await client.generate(prompt, Sampling(max_tokens=3 + i % 9), request_id=f"many/{i}"),
+                )
 
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
@@ -57,7 +68,9 @@ class PolicyContract:
                         group.start_soon(one, i)
             for i, (prompt, got) in answers.items():
                 assert len(got.ids) == 3 + i % 9
-                torch.testing.assert_close(torch.tensor(got.logprobs), score(model_dir, prompt, got.ids, 1.0), atol=1e-3, rtol=0)
+                torch.testing.assert_close(
+                    torch.tensor(got.logprobs), score(model_dir, prompt, got.ids, 1.0), atol=1e-3, rtol=0
+                )
 
     async def test_after_an_update_tokens_come_from_the_new_weights(self, open_client, other_dir):
         async with open_client() as client:
@@ -65,7 +78,9 @@ class PolicyContract:
             assert client.version == 7
             got = await client.generate([4, 5], Sampling(max_tokens=8), request_id="new")
             assert set(got.versions) == {7}
-            torch.testing.assert_close(torch.tensor(got.logprobs), score(other_dir, [4, 5], got.ids, 1.0), atol=1e-3, rtol=0)
+            torch.testing.assert_close(
+                torch.tensor(got.logprobs), score(other_dir, [4, 5], got.ids, 1.0), atol=1e-3, rtol=0
+            )
 
     async def test_generation_spans_an_update_with_a_version_for_each_token(self, open_client, other_dir):
         async with open_client() as client:

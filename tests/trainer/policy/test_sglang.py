@@ -1,6 +1,5 @@
 """The SGLang client under the contract, against a real server on the CPU; and what a failed hand-over leaves behind."""
 
-import os
 import socket
 import subprocess
 import time
@@ -104,5 +103,3 @@ async def test_a_server_that_is_not_there_is_one_clear_error():
     with pytest.raises(PolicyUnavailable, match="model_info"):
         async with SGLangClient("http://127.0.0.1:9"):
             pass
-
-

@@ -1,7 +1,8 @@
-"""Lets torchvision be imported beside a CPU build of torch: declares the two operators that its own library would have.
+"""Lets torchvision be imported beside a CPU build of torch: declares the two operators that its own library would
+have.
 
-SGLang imports torchvision for its image processors; a text model never calls them. Loaded through PYTHONPATH, also by the
-server's child processes.
+SGLang imports torchvision for its image processors; a text model never calls them. Loaded through PYTHONPATH, also
+by the server's child processes.
 """
 
 import importlib.abc

@@ -1,7 +1,7 @@
 """Stand-in for the kernel package of SGLang, of which no CPU build is published.
 
-SGLang imports names from it at start-up and, on a CPU without AMX, calls none of them for a plain Llama or Qwen model served with
-`--attention-backend torch_native`. A call would raise, and say so.
+SGLang imports names from it at start-up and, on a CPU without AMX, calls none of them for a plain Llama or Qwen
+model served with `--attention-backend torch_native`. A call would raise, and say so.
 """
 
 from typing import Any, NoReturn

@@ -1,0 +1,91 @@
+"""The commands from outside: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from generators.assemble import assemble
+from generators.outdir import place_of
+from generators.report import show_summary, show_verification
+from generators.summary import summarise
+from runtime.cli import run
+from runtime.runner import RunResult
+from runtime.task import write_task
+from tests.generators.parts import make_solved
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_taxonomy_shows_the_axes_and_the_coverage_of_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_task(assemble(make_solved(), seed=0), tmp_path / "tasks" / "one")
+    assert run(["taxonomy", "--tasks", str(tmp_path / "tasks")]) == 0
+    shown = capsys.readouterr().out
+    assert "62 categories, 6 complexities, 54 scenarios, 3 tiers, 11 areas, 16 tool groups" in shown
+    assert "1 tasks cover 1 of 62 categories" in shown
+
+
+def test_taxonomy_names_a_task_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "task.toml").write_text("[")
+    assert run(["taxonomy", "--tasks", str(tmp_path)]) == 1
+    assert "broken: " in capsys.readouterr().out
+
+
+def test_taxonomy_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["taxonomy", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["categories"]) == 62
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--category", "astrology"], "no task family makes 'astrology'"),
+        (["--author", "chat", "--category", "astrology"], "'astrology' is no category"),
+        (["--level", "11"], "11 is no level"),
+        (["--author", "chat"], "chat.base_url: is not set. Give --base-url"),
+        (["--set", "generate.overlap=/no/such/list"], "/no/such/list: is no list of n-grams"),
+        (["--count", "0"], "greater than 0"),
+        (["--resume"], "no run that could be resumed"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_begun(
+    tmp_path: Path, state: Path, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    out = tmp_path / "out"
+    assert run(["generate", "--out", str(out), *options]) == 2
+    assert told in capsys.readouterr().err
+    assert not out.exists()
+    assert not state.exists()
+
+
+def test_verify_wants_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify"]) == 2
+    assert "no directory is named" in capsys.readouterr().err
+
+
+def test_verification_fails_when_one_certificate_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_verification({Path("a"): [], Path("b"): ["x was changed", "two\nlines"]}, as_json=False) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "a: certificate holds",
+        "b: x was changed; two lines",
+        "1 of 2 certificates hold",
+    ]
+    assert show_verification({Path("a"): []}, as_json=True) == 0
+
+
+def test_fewer_tasks_than_asked_for_are_a_failure_that_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = RunResult(state="drained", admitted=2, terminal=1, pending=1, reason="asked to")
+    place = place_of(tmp_path / "out", tmp_path / "state")
+    assert show_summary(summarise([], [], wanted=1), result, place, as_json=False) == 1
+    assert f"go on with --resume --out {place.out}" in capsys.readouterr().out
