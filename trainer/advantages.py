@@ -20,8 +20,7 @@ def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
         mask: [B, T].
 
     Returns:
-        [B, T], zero but for the last trainable token of each sequence. A sequence without trainable tokens stays
-        zero.
+        [B, T], zero but for the last trainable token of each sequence. A sequence without trainable tokens stays zero.
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask.bool(), positions, -1).amax(dim=1)
@@ -60,8 +59,7 @@ def gae(
 
 @torch.no_grad()
 def grpo(rewards: Tensor, groups: Tensor, mask: Tensor, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
-    """Group-relative advantages (Shao et al. 2024, arXiv 2402.03300): reward less the group's mean, over its
-    deviation.
+    """Group-relative advantages (Shao et al. 2024, arXiv 2402.03300): reward less the group's mean, over its deviation.
 
     Args:
         rewards: [B]; groups: [B] integer group ids; mask: [B, T].

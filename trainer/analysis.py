@@ -1,11 +1,11 @@
-"""How episodes fail: the analysis of Endless Terminals (arXiv 2601.16443, section on failure modes), as pure
-functions of trajectories.
+"""How episodes fail: the analysis of Endless Terminals (arXiv 2601.16443, section on failure modes), as pure functions
+of trajectories.
 
 Definitions, where the paper leaves them open:
 - An *error* is a command that ended with another exit code than 0, or timed out.
 - A *loop*: the agent loop ended the episode as one, or of its last six commands at most two differ.
-- *Turn exhaustion*: the turn limit ended it. *Early wrong stop*: the agent said done, and the task was not. An
-  episode can be a loop and exhausted; so the shares do not add up to 1.
+- *Turn exhaustion*: the turn limit ended it. *Early wrong stop*: the agent said done, and the task was not. An episode
+  can be a loop and exhausted; so the shares do not add up to 1.
 - *Diversity after the first error*: different commands / commands after it, of episodes with at least two of them.
 - *Recovery*: an episode with an error that passes all the same. The type is that of the injected mistake where one is
   recorded, else read off exit code and output of the first error.
@@ -105,8 +105,8 @@ def first_error(trajectory: Trajectory) -> int | None:
 def diversity_after_error(trajectory: Trajectory) -> float | None:
     """Different commands / commands after the first error; None with fewer than two of them."""
     at = first_error(trajectory)
-    after = [turn.command for turn in trajectory.turns[at + 1 :] if turn.action == "command"] if at is not None else
-    [] return len(set(after)) / len(after) if len(after) > 1 else None
+    after = [turn.command for turn in trajectory.turns[at + 1 :] if turn.action == "command"] if at is not None else []
+    return len(set(after)) / len(after) if len(after) > 1 else None
 
 
 def error_type(turn: Turn) -> str:

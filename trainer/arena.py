@@ -4,10 +4,8 @@ Rollouts and evaluation play here, each with its own policy and limits.
 
 Invariants:
 - A task's image is built once in a run, however many episodes ask for it at once, and stays for the run.
-- An episode's reward comes from the frozen file system only, and only when the episode ended by the agent's own
-  doing.
-- Whatever is infrastructure's fault leaves here as an exception or as a trajectory without a reward, never as a
-  reward.
+- An episode's reward comes from the frozen file system only, and only when the episode ended by the agent's own doing.
+- Whatever is infrastructure's fault leaves here as an exception or as a trajectory without a reward, never as a reward.
 - A place in a limit is held only while it is used; waiting for one is on no episode's clock.
 """
 
@@ -65,7 +63,10 @@ class Arena:
         self._building: dict[Path, anyio.Lock] = {}  # each protects one directory's entry above while it is made
 
     async def place(self, directory: Path) -> Place:
-        """The task of a directory with its image. Raises: TaskInvalid, EnvironmentBroken, BuildUnsupported, EngineFault."""
+        """The task of a directory with its image.
+
+        Raises: TaskInvalid, EnvironmentBroken, BuildUnsupported, EngineFault.
+        """
         async with self._building.setdefault(directory, anyio.Lock()):
             if directory not in self._places:
                 self._places[directory] = await self._make(directory)
@@ -151,13 +152,17 @@ def _failure(episode: Episode, verdict: Verdict | None) -> FailureClass:
 
 
 def find_tasks(roots: Iterable[Path]) -> list[Path]:
-    """Task directories: each root that is one, and those right below each that is not. Sorted by name. Raises: UserError."""
+    """Task directories, sorted by name: each root that is one, and those right below each that is not.
+
+    Raises: UserError.
+    """
     found: dict[str, Path] = {}
     for root in roots:
         here = [root] if (root / "task.toml").is_file() else sorted(p.parent for p in root.glob("*/task.toml"))
         if not here:
-            raise UserError(str(root), "holds no task (no task.toml in it or right below it)", "Give a directory of
-            tasks")
+            raise UserError(
+                str(root), "holds no task (no task.toml in it or right below it)", "Give a directory of tasks"
+            )
         for directory in here:
             if found.setdefault(directory.name, directory) != directory:
                 raise UserError(str(directory), f"a second task named '{directory.name}'", "Rename one of them")

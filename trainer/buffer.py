@@ -82,8 +82,8 @@ class Buffer:
     def take(self) -> list[Sample] | None:
         """The next batch for the learner at its current version, or None while there are not enough samples.
 
-        Only complete groups are taken, so a batch can hold slightly more than `batch` episodes only when failures
-        have left earlier groups short.
+        Only complete groups are taken, so a batch can hold slightly more than `batch` episodes only when failures have
+        left earlier groups short.
         """
         self._drop_stale()
         chosen: list[str] = []

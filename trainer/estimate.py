@@ -1,8 +1,8 @@
 """What a recipe needs, counted before anything is started: memory by part, tokens, devices.
 
-Counted with gradient checkpointing where the recipe asks for it, AdamW with float32 moments, weights and gradients
-in float32, and the worst case of the recipe's own limits (every row full, every sequence at the context's end).
-Optimiser state, gradients and weights are divided by the devices of the learner, activations are not.
+Counted with gradient checkpointing where the recipe asks for it, AdamW with float32 moments, weights and gradients in
+float32, and the worst case of the recipe's own limits (every row full, every sequence at the context's end). Optimiser
+state, gradients and weights are divided by the devices of the learner, activations are not.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def serve_command(recipe: Recipe, model: str) -> str:
     """How to start one of the recipe's engines on a machine with devices."""
     serve = recipe.serve
     return (
-        f"python -m sglang.launch_server --model-path {model} --weight-version 0 --tp {serve.tensor_parallel} --dtype
-        bfloat16" f" --context-length {recipe.rollout_agent().context_tokens} --max-running-requests
-        {serve.max_running}" f" --max-prefill-tokens {serve.max_batched_tokens} --mem-fraction-static
-        {serve.memory_fraction:g} --enable-metrics"
+        f"python -m sglang.launch_server --model-path {model} --weight-version 0 --tp {serve.tensor_parallel}"
+        f" --dtype bfloat16 --context-length {recipe.rollout_agent().context_tokens}"
+        f" --max-running-requests {serve.max_running} --max-prefill-tokens {serve.max_batched_tokens}"
+        f" --mem-fraction-static {serve.memory_fraction:g} --enable-metrics"
     )

@@ -1,12 +1,11 @@
-"""Evaluation: any policy on any directory of Harbor tasks, k attempts each, with everything that the numbers depend
-on.
+"""Evaluation: any policy on any directory of Harbor tasks, k attempts each, with everything that the numbers depend on.
 
 Invariants:
 - An attempt that infrastructure kept from a verdict is in no rate; it is counted and shown apart.
 - pass@k is the unbiased estimate (Chen et al. 2021, arXiv 2107.03374), averaged over tasks with at least k graded
   attempts; its interval comes from a seeded bootstrap over tasks.
-- The result names the policy, the agent's settings and versions, the engine, each task's hash and limits: two
-  results can be compared only when they agree.
+- The result names the policy, the agent's settings and versions, the engine, each task's hash and limits: two results
+  can be compared only when they agree.
 - An evaluation that was stopped goes on where it was when it is started again in the same directory.
 """
 
@@ -147,8 +146,8 @@ async def run_evaluation(
     on_event: OnEvent = lambda _: None,
     announce: Callable[[Runner], None] = lambda _: None,
 ) -> Evaluation | None:
-    """Evaluate and write `result.json` and `trajectories.jsonl` into `directory`. None when the run was drained
-    before its end.
+    """Evaluate and write `result.json` and `trajectories.jsonl` into `directory`. None when the run was drained before
+    its end.
 
     Raises: UserError, TaskInvalid, StoreError, ChatRejected, SandboxError.
     """
@@ -175,8 +174,7 @@ async def run_evaluation(
         if result.pending:
             return None
         routes = Routes([stage])
-        ends = {message.item: message for message in map(routes.decode, [e.body for e in await
-        store.terminal(run_id)])}
+        ends = {message.item: message for message in map(routes.decode, [e.body for e in await store.terminal(run_id)])}
 
     def assemble() -> Evaluation:
         trajectories = [
@@ -234,8 +232,9 @@ def read_evaluation(path: Path) -> Evaluation:
         data = path.read_bytes()
         written = msgspec.json.decode(data, type=dict[str, object]).get("schema_version")
         if not isinstance(written, int) or written > SCHEMA_VERSION:
-            raise UserError(str(path), f"schema_version is {written!r}, this program reads up to {SCHEMA_VERSION}",
-            "Update it")
+            raise UserError(
+                str(path), f"schema_version is {written!r}, this program reads up to {SCHEMA_VERSION}", "Update it"
+            )
         return msgspec.json.decode(data, type=Evaluation)
     except OSError as error:
         raise UserError(str(path), error.strerror or str(error), "Give a result of 'termloom evaluate'") from None

@@ -3,9 +3,9 @@
 Invariants:
 - `v00000012` appears by one rename, whole and on disk; its manifest holds the hash of every file and a fingerprint:
   what the learner's own weights say of a probe. No directory is removed while an engine serves from it.
-- All or nothing for each engine: it is given checked weights, and gets requests again only when its
-  log-probabilities of the probe are the learner's. One that fails stays out of routing until a later hand-over
-  succeeds; the others go on.
+- All or nothing for each engine: it is given checked weights, and gets requests again only when its log-probabilities
+  of the probe are the learner's. One that fails stays out of routing until a later hand-over succeeds; the others go
+  on.
 - A request loses nothing when its engine dies: it is sent to another one, first to those of the pool's version. What
   comes back says for each token which version it came from.
 - An engine that fails requests in a row is left alone for a while, then tried with one request (a circuit breaker).
@@ -250,8 +250,11 @@ def _difference(got: Sequence[float], wanted: Sequence[float], tolerance: float)
     if len(got) != len(wanted):
         return f"it scored {len(got)} of {len(wanted)} tokens of the probe"
     gap = max((abs(a - b) for a, b in zip(got, wanted, strict=True)), default=0.0)
-    return "" if gap <= tolerance else f"its log-probabilities of the probe are {gap:.3g} off the learner's (limit
-    {tolerance:g})"
+    return (
+        ""
+        if gap <= tolerance
+        else f"its log-probabilities of the probe are {gap:.3g} off the learner's (limit {tolerance:g})"
+    )
 
 
 def _digest(path: Path) -> str:

@@ -1,12 +1,11 @@
 """The training loop: rollouts, buffer, learner and hand-over, asynchronous up to a staleness bound.
 
 Invariants:
-- The order of the tasks depends on the seed alone; a resumed run trains on what its checkpoint has not, and on
-  nothing twice.
+- The order of the tasks depends on the seed alone; a resumed run trains on what its checkpoint has not, and on nothing
+  twice.
 - At bound 0 the loop is the plain synchronous one, bit for bit: nothing starts before the weights it will use are
   served.
-- Rollouts go on while the learner works and while weights change hands; their tokens carry the versions they came
-  from.
+- Rollouts go on while the learner works and while weights change hands; their tokens carry the versions they came from.
 - No silent stall: when no episode, update or hand-over has finished for `patience_s`, the run ends and names what is
   waited for.
 - An episode without a reward reaches no statistic of the learner; it is counted by reason and makes room for another.
@@ -223,8 +222,10 @@ class Loop:
     async def _hand_over(self) -> None:
         """Publish the learner's weights under their version and let every engine take them."""
         version = self.learner.updates
-        path = await to_thread.run_sync(lambda: self._weights.publish(self.learner.policy, version,
-        probe=self.config.probe)) await self.pool.update(path, version)
+        path = await to_thread.run_sync(
+            lambda: self._weights.publish(self.learner.policy, version, probe=self.config.probe)
+        )
+        await self.pool.update(path, version)
         await to_thread.run_sync(self._weights.prune, self.pool.in_use)
 
     async def _begin(self) -> None:
@@ -296,8 +297,9 @@ class _Progress:
 
     def waiting(self) -> list[str]:
         now = time.monotonic()
-        return [f"{name} for {now - since:.0f} s" for name, since in sorted(self._since.items(), key=lambda item:
-        item[1])]
+        return [
+            f"{name} for {now - since:.0f} s" for name, since in sorted(self._since.items(), key=lambda item: item[1])
+        ]
 
 
 @dataclass

@@ -64,9 +64,9 @@ def policy_loss(
 ) -> PolicyLoss:
     """Clipped surrogate, decoupled from the behaviour policy.
 
-    L = -E[ w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) ],  r = exp(current - proximal), w =
-    min(exp(proximal - behaviour), behaviour_cap), a constant. With `behaviour_cap` None, w = 1: textbook PPO, where
-    proximal must be the sampling policy itself.
+    L = -E[ w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) ],  r = exp(current - proximal), w = min(exp(proximal -
+    behaviour), behaviour_cap), a constant. With `behaviour_cap` None, w = 1: textbook PPO, where proximal must be the
+    sampling policy itself.
 
     Args:
         current, proximal, behaviour: [B, T] log-probabilities of the sampled tokens, all with the sampler's
@@ -134,8 +134,7 @@ def value_loss(
 def token_logprobs(
     logits: Tensor, targets: Tensor, *, temperature: float = 1.0, chunk: int = 2048, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of `targets` under `logits / temperature`, in chunks: no second full-vocabulary tensor is
-    kept.
+    """Log-probabilities of `targets` under `logits / temperature`, in chunks: no second full-vocabulary tensor is kept.
 
     Args:
         logits: [N, V] at the positions that matter only; targets: [N] token ids.

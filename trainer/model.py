@@ -77,8 +77,7 @@ def backbone(model: nn.Module) -> Any:
 
 def packed_inputs(row: Packed) -> dict[str, Any]:
     """Arguments of a forward pass over one packed row."""
-    return {"input_ids": row.ids, "position_ids": row.positions, "attention_mask": row.attention(), "use_cache":
-    False}
+    return {"input_ids": row.ids, "position_ids": row.positions, "attention_mask": row.attention(), "use_cache": False}
 
 
 def policy_logprobs(

@@ -4,8 +4,7 @@ Invariants:
 - An unknown key is refused with a suggestion, wherever it stands; a wrong value is refused with its place.
 - What cannot work together is refused here, before anything is started: a staleness bound without the decoupled
   objective, a sampler whose temperature is not the learner's.
-- A recipe holds no path of a machine but the model's; where tasks are and where results go is said on the command
-  line.
+- A recipe holds no path of a machine but the model's; where tasks are and where results go is said on the command line.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class ServeTable(Table, frozen=True, kw_only=True):
     memory_fraction: float = 0.9
     """Of a device's memory, for weights and key-value cache of the engine."""
     probe_tolerance: float = 1e-3
-    """Nats a token by which an engine may differ from the learner after a hand-over; engines in bfloat16 need about 0.1."""
+    """Nats a token by which an engine may differ from the learner after a hand-over; bfloat16 needs about 0.1."""
 
 
 class HardwareTable(Table, frozen=True, kw_only=True):
@@ -150,8 +149,9 @@ def load_recipe(path: Path) -> Recipe:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(str(path), error.strerror or str(error), "Give a readable recipe, such as those in recipes/")
-        from None
+        raise UserError(
+            str(path), error.strerror or str(error), "Give a readable recipe, such as those in recipes/"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(str(path), f"not TOML: {error}", "Mend the file at that place") from None
     _refuse_unknown(values, str(path))
@@ -173,8 +173,9 @@ def check(recipe: Recipe, where: str) -> None:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join((name, *map(str, first["loc"])))
-            raise UserError(f"{where}: {place}", f"{first['input']!r} is refused: {_lower(first['msg'])}", "Mend it")
-            from None
+            raise UserError(
+                f"{where}: {place}", f"{first['input']!r} is refused: {_lower(first['msg'])}", "Mend it"
+            ) from None
     for name, value in _positive(recipe):
         if value < 1:
             raise UserError(f"{where}: {name}", f"{value} is refused", "It must be at least 1")
@@ -186,8 +187,8 @@ def _check_ppo(recipe: Recipe, ppo: PPOConfig, where: str) -> None:
     if recipe.rollout.bound > 0 and ppo.behaviour_cap is None:
         raise UserError(
             f"{where}: ppo.behaviour_cap",
-            f"is not set while rollout.bound is {recipe.rollout.bound}: stale episodes would be trained on as if they
-            were fresh", "Set it, say to 5.0, or set rollout.bound to 0",
+            f"is not set while rollout.bound is {recipe.rollout.bound}: stale episodes would count as fresh ones",
+            "Set it, say to 5.0, or set rollout.bound to 0",
         )
     sampled = recipe.rollout_agent().temperature
     if sampled != ppo.temperature or ppo.temperature <= 0:
@@ -219,8 +220,9 @@ def _refuse_unknown(values: Mapping[str, Any], where: str) -> None:
         raise UserError(where, f"unknown key '{'.'.join(path)}'", remedy)
 
 
-def _unknown(values: Mapping[str, Any], table: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
-list[str]]]:
+def _unknown(
+    values: Mapping[str, Any], table: Any, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     fields = _fields(table)
     for key, value in values.items():
         if key not in fields:

@@ -1,5 +1,5 @@
-"""Rollouts: one message, one episode of the policy on one task, one trajectory with a reward or a reason why there
-is none.
+"""Rollouts: one message, one episode of the policy on one task, one trajectory with a reward or a reason why there is
+none.
 
 Declared as a stage, so that a runner carries rollouts and evaluations with its leases and its store, and any process
 on the same bus can take part. The training loop, whose admission depends on what the learner consumes, plays through
@@ -8,8 +8,8 @@ on the same bus can take part. The training loop, whose admission depends on wha
 Invariants:
 - `RolledOut` carries a real reward. Infrastructure failures come again (`RetryLater`) and end as `Rejected`; endings
   that have no reward by their nature end so at once. None of them is a reward of 0.
-- An episode's deadline is that of its settings: model time and command time. Waiting for our limits, for a sandbox
-  and in the engine's queue is on no episode's clock; the stage's own deadline only ends what hangs.
+- An episode's deadline is that of its settings: model time and command time. Waiting for our limits, for a sandbox and
+  in the engine's queue is on no episode's clock; the stage's own deadline only ends what hangs.
 - The draws of an episode depend on the run's seed and the message's item: a second delivery plays the same episode
   again.
 """
@@ -100,11 +100,17 @@ async def rollout(message: RolloutAsked, context: RolloutContext) -> list[Messag
 
 
 async def play(message: RolloutAsked, context: RolloutContext) -> Trajectory | Rejected:
-    """One try: a trajectory that has a reward, or why this episode never will. Raises: RetryLater and as `Arena.play`."""
+    """One try: a trajectory that has a reward, or why this episode never will.
+
+    Raises: RetryLater, and as `Arena.play`.
+    """
     try:
         got = await context.arena.play(
-            Path(message.task), context.policy, context.settings, item=message.item,
-            grade_overflow=context.grade_overflow
+            Path(message.task),
+            context.policy,
+            context.settings,
+            item=message.item,
+            grade_overflow=context.grade_overflow,
         )
     except (EnvironmentBroken, BuildUnsupported, TaskInvalid) as error:
         return _rejected(message, "environment", str(error))

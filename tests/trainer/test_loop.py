@@ -21,8 +21,10 @@ async def test_at_bound_0_it_is_the_synchronous_loop_bit_for_bit(tmp_path):
         for step in range(len(order) // 2):
             save_model(plain.policy, tmp_path / f"plain{step}")
             await engine.update(tmp_path / f"plain{step}", step)
-            samples = [await play(pool, group, member) for group in order[2 * step : 2 * step + 2] for member in
-            range(2)] plain.update(samples)
+            samples = [
+                await play(pool, group, member) for group in order[2 * step : 2 * step + 2] for member in range(2)
+            ]
+            plain.update(samples)
     async with make_pool() as pool:
         loop = make_loop(tmp_path / "run", pool)
         with anyio.fail_after(120):

@@ -80,8 +80,8 @@ def test_value_loss_clips_and_explains():
 
 
 def test_reductions_differ_as_documented():
-    per_token, mask = torch.tensor([[1.0, 1.0, 1.0], [4.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0,
-    0.0]]) assert float(reduce(per_token, mask, "sequence_mean")) == 2.5
+    per_token, mask = torch.tensor([[1.0, 1.0, 1.0], [4.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    assert float(reduce(per_token, mask, "sequence_mean")) == 2.5
     assert float(reduce(per_token, mask, "token_mean")) == 7 / 4
     assert float(reduce(per_token, torch.zeros_like(mask))) == 0
 

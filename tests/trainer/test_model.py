@@ -44,12 +44,10 @@ def test_values_do_not_see_the_token_they_judge():
     critic = Critic(small_llama(31, hidden=32, layers=2))
     torch.nn.init.normal_(critic.head.weight)
     sample = Sample(
-        id="a", group="a", ids=[1, 2, 3, 4], mask=[0, 1, 0, 1], logprobs=[0.0] * 4, versions=[-1, 0, -1, 0],
-        reward=1.0
+        id="a", group="a", ids=[1, 2, 3, 4], mask=[0, 1, 0, 1], logprobs=[0.0] * 4, versions=[-1, 0, -1, 0], reward=1.0
     )
     other = Sample(
-        id="b", group="b", ids=[1, 2, 3, 9], mask=[0, 1, 0, 1], logprobs=[0.0] * 4, versions=[-1, 0, -1, 0],
-        reward=1.0
+        id="b", group="b", ids=[1, 2, 3, 9], mask=[0, 1, 0, 1], logprobs=[0.0] * 4, versions=[-1, 0, -1, 0], reward=1.0
     )
     values = critic_values(critic, collate([sample, other]), row_tokens=64)
     assert torch.equal(values[0], values[1])

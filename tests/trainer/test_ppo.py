@@ -33,8 +33,8 @@ def episodes(policy, count=8, seed=0, prompt=3, length=4, temperature=1.0):
         logprobs = [0.0] * prompt
         with torch.no_grad():
             for _ in range(length):
-                distribution = torch.log_softmax(policy(input_ids=torch.tensor([ids])).logits[0, -1] / temperature,
-                -1) token = int(torch.multinomial(distribution.exp(), 1))
+                distribution = torch.log_softmax(policy(input_ids=torch.tensor([ids])).logits[0, -1] / temperature, -1)
+                token = int(torch.multinomial(distribution.exp(), 1))
                 ids.append(token)
                 logprobs.append(float(distribution[token]))
         samples.append(

@@ -81,8 +81,8 @@ async def test_masked_turns_are_seen_and_not_imitated(tokenizer):  # noqa: F811
 
     encoder = Encoder(tokenizer, FORMATS["qwen2.5"])
     trajectory = await play(encoder, [encoder.text("A"), encoder.text("B")])
-    turns = tuple(msgspec.structs.replace(t, observation=o) for t, o in zip(trajectory.turns, ("O", None),
-    strict=True)) turns = (msgspec.structs.replace(turns[0], loss_weight=0.0), turns[1])
+    turns = tuple(msgspec.structs.replace(t, observation=o) for t, o in zip(trajectory.turns, ("O", None), strict=True))
+    turns = (msgspec.structs.replace(turns[0], loss_weight=0.0), turns[1])
     example = example_of(msgspec.structs.replace(trajectory, turns=turns), encoder)
     targets = [i for i, w in zip(example.ids, example.weights, strict=True) if w]
     assert encoder.decode(targets) == "B"

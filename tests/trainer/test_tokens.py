@@ -71,8 +71,7 @@ class Scripted:
     async def generate(self, ids, sampling, *, request_id):
         self.prompts.append(list(ids))
         answer = self.answers.pop(0)
-        return Continuation(ids=list(answer), logprobs=[-1.0] * len(answer), versions=[0] * len(answer),
-        finish="stop")
+        return Continuation(ids=list(answer), logprobs=[-1.0] * len(answer), versions=[0] * len(answer), finish="stop")
 
 
 async def play(encoder, answers):

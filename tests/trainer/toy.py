@@ -59,5 +59,6 @@ def make_loop(directory, pool, *, learner=None, config=CONFIG, rollout=None, tas
         return await play(pool, group, member)
 
     learner = learner or make_learner()
-    return Loop(learner=learner, pool=pool, rollout=rollout or usual, tasks=tasks, config=config,
-    directory=directory, **more)
+    return Loop(
+        learner=learner, pool=pool, rollout=rollout or usual, tasks=tasks, config=config, directory=directory, **more
+    )

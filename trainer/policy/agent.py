@@ -37,8 +37,7 @@ class TokenPolicy:
     async def act(self, history: History, *, max_tokens: int, temperature: float, key: str) -> PolicyTurn:
         prompt = render(self._encoder, history)
         sampling = Sampling(
-            max_tokens=max_tokens, temperature=temperature, stop_ids=self._encoder.stop_ids, seed=_seed(self._seed,
-            key)
+            max_tokens=max_tokens, temperature=temperature, stop_ids=self._encoder.stop_ids, seed=_seed(self._seed, key)
         )
         started = time.monotonic()
         try:

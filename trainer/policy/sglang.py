@@ -37,8 +37,7 @@ class SGLangClient:
     """
 
     def __init__(
-        self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None =
-        None
+        self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._deadline_s, self._control_deadline_s = deadline_s, control_deadline_s

@@ -212,8 +212,7 @@ def _draw(request: _Request, logits: Tensor, version: int) -> None:
     else:
         cumulative = logprobs.double().exp().cumsum(0)
         token = int(
-            torch.searchsorted(cumulative, request.random.random() * float(cumulative[-1])).clamp(max=len(logprobs) -
-            1)
+            torch.searchsorted(cumulative, request.random.random() * float(cumulative[-1])).clamp(max=len(logprobs) - 1)
         )
     request.ids.append(token)
     request.logprobs.append(float(logprobs[token]))
