@@ -7,10 +7,13 @@ state, gradients and weights are divided by the devices of the learner, activati
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import msgspec
 
+from runtime.errors import UserError
 from trainer.recipe import Recipe, Shape
 
 GIB = 1 << 30
@@ -139,3 +142,23 @@ def serve_command(recipe: Recipe, model: str) -> str:
         f" --max-running-requests {serve.max_running} --max-prefill-tokens {serve.max_batched_tokens}"
         f" --mem-fraction-static {serve.memory_fraction:g} --enable-metrics"
     )
+
+
+def shape_of(model: Path) -> Shape:
+    """Dimensions from a model directory's `config.json`. Raises: UserError."""
+    path = model / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        heads = config["num_attention_heads"]
+        return Shape(
+            hidden=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads", heads),
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            intermediate=config["intermediate_size"],
+            vocabulary=config["vocab_size"],
+            tied_embeddings=config.get("tie_word_embeddings", False),
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(str(path), f"cannot be read as a model's configuration: {error!r}", "Give --model") from None
