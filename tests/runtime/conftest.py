@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine import absent
+
 
 class NatsServer:
     """A NATS server with JetStream on a free port, which can be stopped and started again."""
@@ -36,7 +38,7 @@ class NatsServer:
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     if shutil.which("nats-server") is None:
-        pytest.skip("no nats-server on the path")
+        absent("no nats-server on the path")
     server = NatsServer(tmp_path_factory.mktemp("nats"))
     server.start()
     yield server

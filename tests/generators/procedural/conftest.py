@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine import base_environment, need_namespaces
+
 from .harness import Ground
 
 
 @pytest.fixture
 def ground(tmp_path: Path) -> Ground:
-    rootfs = Ground.rootfs_from_environment()
-    if rootfs is None:
-        pytest.skip("needs root and TERMLOOM_TEST_ROOTFS, an unpacked base environment")
-    return Ground(rootfs, tmp_path)
+    need_namespaces()
+    return Ground(base_environment().rootfs, tmp_path)

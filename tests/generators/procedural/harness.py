@@ -4,14 +4,13 @@
 overlay whose changes live in memory, commands as the agent user, checks as root from outside the agent's shell. One
 trial plays any number of rounds, each from the same start. `problems_of` holds a piece to what every family promises.
 
-Needs root and TERMLOOM_TEST_ROOTFS, an unpacked base environment.
+Needs root and an unpacked base environment.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import re
 import subprocess
@@ -159,12 +158,6 @@ class Ground:
 
     def __init__(self, rootfs: Path, scratch: Path) -> None:
         self._rootfs, self._scratch = rootfs, scratch
-
-    @staticmethod
-    def rootfs_from_environment() -> Path | None:
-        """The base file system to use, if this machine offers one and we may use it."""
-        rootfs = os.environ.get("TERMLOOM_TEST_ROOTFS", "")
-        return Path(rootfs) if rootfs and os.geteuid() == 0 and Path(rootfs, "usr/bin/python3").exists() else None
 
     def try_rounds(
         self,

@@ -16,8 +16,7 @@ from generators.procedural.players import CHEATS, ProceduralCheater, ProceduralS
 from generators.roles import Cast
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.spec import BuildContext, Profile, SandboxSpec
-
-from .harness import Ground
+from tests.machine import base_environment, need_namespaces
 
 _RUNNER = """
 import json, sys
@@ -50,9 +49,8 @@ def blueprint(seed: int, *, level: int = 4) -> Blueprint:
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[NamespaceEngine]:
-    rootfs = Ground.rootfs_from_environment()
-    if rootfs is None or NamespaceEngine.probe() is not None:
-        pytest.skip("needs root, kernel namespaces and TERMLOOM_TEST_ROOTFS")
+    need_namespaces()
+    rootfs = base_environment().rootfs
     trusted = tmp_path / "trusted"
     trusted.mkdir()
     async with NamespaceEngine(state_dir=tmp_path / "state", rootfs=rootfs, trusted=trusted) as engine:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 
 import anyio
 import pytest
 
 from sandbox.base import BASE_DOCKERFILE
-from sandbox.basebuild import Base, default_cache, ensure_base
+from sandbox.basebuild import Base
 from sandbox.docker.client import probe
 from sandbox.docker.engine import DockerEngine
 from sandbox.docker.sandbox import DockerSandbox
 from sandbox.spec import BuildContext, Limits, Profile, SandboxSpec
+from tests.machine import absent, base_environment
 
 OpenEngine = Callable[[], AbstractAsyncContextManager[DockerEngine]]
 RUN = f"tests-{os.getpid()}"
@@ -27,14 +27,12 @@ LIMITS = Limits(memory_mb=256, pids=64, lifetime_s=120.0)
 def docker() -> None:
     reason = anyio.run(probe, None)
     if reason is not None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no Docker engine: {reason}")
-        pytest.skip(f"no Docker engine: {reason}")
+        absent(f"no Docker engine: {reason}")
 
 
 @pytest.fixture(scope="session")
 def base(docker: None) -> Base:
-    return anyio.run(partial(ensure_base, cache=default_cache(os.environ), progress=print))
+    return base_environment()
 
 
 @pytest.fixture

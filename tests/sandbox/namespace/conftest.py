@@ -1,6 +1,5 @@
 """The daemonless engine on a real base file system."""
 
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,17 +7,13 @@ import pytest
 
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.namespace.zygote.cgroups import Cgroups
+from tests.machine import base_environment, need_namespaces
 
 
 @pytest.fixture(scope="session")
 def rootfs() -> Path:
-    value = os.environ.get("TERMLOOM_TEST_ROOTFS")
-    if not value:
-        pytest.skip("TERMLOOM_TEST_ROOTFS names no base root file system")
-    reason = NamespaceEngine.probe()
-    if reason:
-        pytest.skip(reason)
-    return Path(value)
+    need_namespaces()
+    return base_environment().rootfs
 
 
 @pytest.fixture(scope="session")
