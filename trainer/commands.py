@@ -101,6 +101,31 @@ async def train(
     return 0
 
 
+def new_policy(
+    *,
+    demonstrations: Annotated[list[Path], Parameter(negative="")],
+    out: Path,
+    seed: int = 0,
+    common: Common = Common(),
+) -> int:
+    """Make a small policy from nothing: random weights, and a tokeniser for the texts of demonstrations.
+
+    Args:
+        demonstrations: Trajectories, one JSON object a line; may be repeated.
+        out: The Hugging Face directory to make.
+        seed: Of the weights.
+    """
+    if common.dry_run:
+        return common.show(common.settings())
+    from trainer.small import make_policy, read_demonstrations
+
+    if out.exists():
+        raise UserError(str(out), "is there already", "Choose another --out")
+    parameters = make_policy(read_demonstrations(demonstrations), out, seed=seed)
+    _say(f"a policy of {parameters:,} parameters with random weights is in {out}")
+    return 0
+
+
 async def evaluate(
     *tasks: Path,
     policy: Path | None = None,

@@ -30,10 +30,16 @@ def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Mod
 
 
 def small_llama(
-    vocabulary: int, *, hidden: int = 128, layers: int = 4, context: int = 1024, seed: int = 0
+    vocabulary: int,
+    *,
+    hidden: int = 128,
+    layers: int = 3,
+    context: int = 1024,
+    close_id: int | None = None,
+    seed: int = 0,
 ) -> nn.Module:
     """A Llama of about one million parameters with random weights: learns on two CPU cores, loads in SGLang as it
-    is."""
+    is. `close_id` is the token that ends a turn."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -47,7 +53,9 @@ def small_llama(
         max_position_embeddings=context,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=None,
+        eos_token_id=close_id,
+        # the usual 0.02 is for wide models: at this width attention would hardly tell one token from another at first
+        initializer_range=hidden**-0.5,
     )
     model: nn.Module = LlamaForCausalLM(config)
     return model
