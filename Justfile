@@ -18,6 +18,11 @@ verify *DIRS='tasks/*/':
     @scripts/setup.sh
     @.venv/bin/termloom verify {{ DIRS }}
 
+# Make a small policy better from nothing (tasks, fine-tuning, PPO, report in ./runs/small), or run any recipe
+[group('work')]
+train RECIPE='recipes/small-cpu.toml' *ARGS:
+    @scripts/train.sh {{ RECIPE }} {{ ARGS }}
+
 # Run the command line: just termloom generate --help
 [group('work')]
 termloom *ARGS:

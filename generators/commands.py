@@ -107,26 +107,34 @@ async def demonstrate(
     slips: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.0,
     level: Annotated[list[int] | None, Parameter(negative="")] = None,
     family: Annotated[list[str] | None, Parameter(negative="")] = None,
+    without: Annotated[list[Path] | None, Parameter(negative="")] = None,
     common: Common = Common(),
 ) -> int:
     """Write demonstrations of the basics, for a policy that starts from nothing.
 
     Args:
         out: The file of trajectories, one a line.
-        count: How many demonstrations.
+        count: How many demonstrations, at most.
         seed: Everything random derives from it.
         slips: Probability that a step is one of its typical mistakes, unnoticed.
         level: Only tasks of this level; may be repeated. Without it, level 1.
         family: Only tasks of this basic family; may be repeated.
+        without: Folder of tasks that are to be measured on: none of them is demonstrated; may be repeated.
     """
     if common.dry_run:
         return common.show(common.settings())
     from generators.demonstrate import write_demonstrations
 
-    mistakes = write_demonstrations(
-        out, count=count, seed=seed, slips=slips, levels=level or [1], families=family or []
+    written, mistakes = write_demonstrations(
+        out,
+        count=count,
+        seed=seed,
+        slips=slips,
+        levels=level or [1],
+        families=family or [],
+        without=without or [],
     )
-    _say(f"{count} demonstrations with {mistakes} mistakes in {out}")
+    _say(f"{written} demonstrations with {mistakes} mistakes in {out}")
     return 0
 
 

@@ -6,7 +6,7 @@ Invariants:
   observations follow from that. So thousands cost a second.
 - A demonstrator that slips plays one of the step's typical mistakes, does not notice, and goes on. It is meant to be
   imitated: it leaves a policy that tries several programs with the right names, which is what reinforcement can sort.
-- What a seed gives depends on the arguments alone.
+- What a seed gives depends on the arguments alone. A task that is to be measured on is never shown.
 """
 
 from __future__ import annotations
@@ -30,15 +30,30 @@ AGENT = AgentSettings(prompt="terse")
 
 
 def write_demonstrations(
-    out: Path, *, count: int, seed: int, slips: float, levels: Collection[int], families: Collection[str]
-) -> int:
-    """Write `count` demonstrations of different tasks, one a line. Returns how many mistakes are in them. Raises: UserError."""
-    mistakes = 0
+    out: Path,
+    *,
+    count: int,
+    seed: int,
+    slips: float,
+    levels: Collection[int],
+    families: Collection[str] = (),
+    without: Collection[Path] = (),
+) -> tuple[int, int]:
+    """Write the demonstrations of `count` draws, one a line, but of no task whose instruction is that of a task in the
+    folders `without`.
+
+    Returns: how many were written, and how many mistakes are in them. Raises: UserError.
+    """
+    hidden = {path.read_text("utf-8") for folder in without for path in folder.glob("*/instruction.md")}
+    written = mistakes = 0
     with out.open("wb") as file:
         for trajectory in demonstrations(count=count, seed=seed, slips=slips, levels=levels, families=families):
+            if trajectory.opening[-1].content in hidden:
+                continue
             file.write(encode(trajectory) + b"\n")
+            written += 1
             mistakes += sum(turn.intent == "error" for turn in trajectory.turns)
-    return mistakes
+    return written, mistakes
 
 
 def demonstrations(

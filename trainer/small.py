@@ -25,8 +25,9 @@ VOCABULARY = 512
 """With the two markers and the 256 bytes: a larger one costs more time than it saves tokens."""
 CONTEXT = 512
 _FORMAT = FORMATS["small"]
-_PIECES = r"</?\w+>| ?/home(?:/\w+)*/| ?\w+|\.\w+|\s+|[^\w\s]"
-"""What becomes one token when it is frequent: a tag, a directory, a word with the space before it, a suffix."""
+_PIECES = r"</?\w+>| ?/home(?:/\w+)*/|\w+|\.\w+|\s+|[^\w\s]"
+"""What becomes one token when it is frequent: a tag, a directory with the space before it, a word, a suffix. A word is the same token wherever
+it stands, so that one skill copies it from anywhere to anywhere."""
 
 
 def make_policy(demonstrations: Sequence[Trajectory], directory: Path, *, seed: int = 0) -> int:
@@ -48,9 +49,7 @@ def make_policy(demonstrations: Sequence[Trajectory], directory: Path, *, seed: 
 
 def read_demonstrations(paths: Iterable[Path]) -> list[Trajectory]:
     """All trajectories of these files. Raises: UserError, TrajectoryInvalid."""
-    found = [
-        decode(line, source=str(path)) for path in paths for line in _bytes_of(path).splitlines() if line.strip()
-    ]
+    found = [decode(line, source=str(path)) for path in paths for line in _bytes_of(path).splitlines() if line.strip()]
     if not found:
         raise UserError("--demonstrations", "hold no trajectory", "`termloom demonstrate` writes some")
     return found

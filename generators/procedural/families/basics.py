@@ -107,7 +107,6 @@ class Basic:
         )
 
 
-
 _PROGRAMS: dict[str, tuple[ErrorType, str, str, str]] = {
     "cp": ("analysis_error", "cp {a} {b}", "The second file should be there then.", ""),
     "mv": ("command_error", "mv {a} {b}", "That puts it under the second name.", "mv {b} {a}"),
