@@ -1,7 +1,8 @@
 """Demonstrations of the basics, as trajectories: what a policy that starts from nothing first learns from.
 
 Invariants:
-- A demonstration reads to the letter like an episode of the agent loop on the same task: opening, answers, observations.
+- A demonstration reads to the letter like an episode of the agent loop on the same task: opening, answers,
+  observations.
 - Nothing is run: only families whose commands print nothing and end with exit code 0 are demonstrated, and their
   observations follow from that. So thousands cost a second.
 - A demonstrator that slips plays one of the step's typical mistakes, does not notice, and goes on. It is meant to be

@@ -26,8 +26,8 @@ VOCABULARY = 512
 CONTEXT = 512
 _FORMAT = FORMATS["small"]
 _PIECES = r"</?\w+>| ?/home(?:/\w+)*/|\w+|\.\w+|\s+|[^\w\s]"
-"""What becomes one token when it is frequent: a tag, a directory with the space before it, a word, a suffix. A word is the same token wherever
-it stands, so that one skill copies it from anywhere to anywhere."""
+"""What becomes one token when it is frequent: a tag, a directory with the space before it, a word, a suffix. A word is
+the same token wherever it stands, so that one skill copies it from anywhere to anywhere."""
 
 
 def make_policy(demonstrations: Sequence[Trajectory], directory: Path, *, seed: int = 0) -> int:
