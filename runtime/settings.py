@@ -91,7 +91,15 @@ def _home(variable: str, xdg: str, fallback: str) -> Path:
     """`$TERMLOOM_...`, else our directory under the XDG one."""
     if own := os.environ.get(variable):
         return Path(own).absolute()
-    return Path(os.environ.get(xdg) or Path.home() / fallback).absolute() / "termloom"
+    return Path(os.environ.get(xdg) or _home_directory() / fallback).absolute() / "termloom"
+
+
+def _home_directory() -> Path:
+    """Raises: UserError where neither HOME nor the accounts know one."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UserError("HOME", "is not set, and this user has no account", "Set HOME") from None
 
 
 class PathSettings(Section):
