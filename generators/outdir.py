@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import UserError
+from runtime.machine import writing
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = 1
@@ -70,7 +71,7 @@ def write_manifest(place: RunPlace, content: dict[str, Any]) -> None:
     """Write `manifest.json`: the same content gives the same bytes."""
     text = json.dumps({"schema_version": MANIFEST_SCHEMA, **content}, indent=2, ensure_ascii=False) + "\n"
     fresh = place.out / f".{MANIFEST}.partial"
-    with fresh.open("w", encoding="utf-8") as handle:
+    with writing(fresh), fresh.open("w", encoding="utf-8") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())

@@ -7,6 +7,9 @@ done is lost by it. Every other OSError is a bug of ours, and keeps its tracebac
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from runtime.errors import MachineRefused
 
@@ -34,3 +37,13 @@ def refusal(error: BaseException) -> MachineRefused | None:
         return None
     where = str(error.filename) if error.filename else "output"
     return MachineRefused(where, error.strerror or str(error), _REMEDIES[error.errno])
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file in an OSError that does not: a full disk is told without one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM, Signals
 from subprocess import DEVNULL, PIPE, STDOUT
 
 import anyio
@@ -223,14 +223,17 @@ async def _own_session(argv: Sequence[str], env: Mapping[str, str]) -> AsyncIter
         try:
             yield process
         except BaseException:
-            with suppress(ProcessLookupError):
-                process.terminate()
+            _kill_group(process, SIGTERM)  # as a terminal does: it waits for the programs that it started
             with anyio.move_on_after(_STOP_S, shield=True):
                 await process.wait()
             raise
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, SIGKILL)
+            _kill_group(process, SIGKILL)
+
+
+def _kill_group(process: Process, signal: Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal)
 
 
 async def _lines(stream: TextReceiveStream) -> AsyncIterator[str]:
