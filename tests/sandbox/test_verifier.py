@@ -270,6 +270,19 @@ async def test_a_program_run_by_a_test_cannot_reach_the_grader(open_any: OpenEng
     assert verdict.reward == 1.0, verdict.tests
 
 
+async def test_a_program_run_as_the_agent_cannot_read_the_tests(open_any: OpenEngine) -> None:
+    module = """
+        import subprocess
+
+        def test_reading():
+            done = subprocess.run(["cat", "/tests/test_0.py"], user=1000, capture_output=True)
+            assert done.returncode != 0
+            assert b"Permission denied" in done.stderr
+    """
+    verdict = await graded(open_any, trusted(module))
+    assert verdict.reward == 1.0, verdict
+
+
 @pytest.mark.parametrize(
     ("suite", "failure", "detail"),
     [
