@@ -148,9 +148,10 @@ class ChatSettings(Section):
     base_url: str = ""
     model: str = ""
     api_key: SecretStr = SecretStr("")
-    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 1.0
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    """Empty: each role has its own. Some models accept one value only."""
     max_tokens: PositiveInt = 8192
-    """Of one answer."""
+    """Of one answer: tests and files of a task are one JSON object; longer ones are cut and get their repair turn."""
     deadline_s: PositiveFloat = 600.0
     """For one call with all its retries."""
     prices: dict[str, Price] = {}

@@ -324,9 +324,7 @@ async def test_without_evidence_there_is_no_reward(
         ),
     ],
 )
-async def test_ending_the_grader_is_no_way_out_of_a_reward_of_0(
-    open_any: OpenEngine, module: str, detail: str
-) -> None:
+async def test_ending_the_grader_is_no_way_out_of_a_reward_of_0(open_any: OpenEngine, module: str, detail: str) -> None:
     verdict = await graded(open_any, trusted(module))
     assert (verdict.reward, verdict.failure) == (0.0, FailureClass.AGENT_FAIL)
     assert detail in verdict.detail
