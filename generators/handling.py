@@ -43,6 +43,7 @@ def handles(stage: str) -> Callable[[Work[Taken]], Callable[[Taken, GenerationCo
                 reason, detail = "build_unsupported", str(end)
             except TransferRefused as end:
                 reason, detail = "transfer_refused", str(end)
+            await context.images.release(context.engine, message.item)
             return [Rejected(item=message.item, run_id=message.run_id, stage=stage, reason=reason, detail=detail)]
 
         return handler

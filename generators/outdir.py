@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import UserError
+from runtime.machine import writing
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = 1
+_PROBE = ".writable.partial"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +63,15 @@ def prepare(place: RunPlace, *, resume: bool) -> None:
         raise _occupied(place, known=known)
     if known and not resume:
         raise UserError(str(place.out), "an earlier run into it was not finished", "Use --resume, or delete it")
-    _make_writable(place.out)
-    place.state.mkdir(parents=True, exist_ok=True)
+    _make_writable(place.state, "Choose another state directory (TERMLOOM_STATE)")
+    _make_writable(place.out, "Choose another --out")
 
 
 def write_manifest(place: RunPlace, content: dict[str, Any]) -> None:
     """Write `manifest.json`: the same content gives the same bytes."""
     text = json.dumps({"schema_version": MANIFEST_SCHEMA, **content}, indent=2, ensure_ascii=False) + "\n"
     fresh = place.out / f".{MANIFEST}.partial"
-    with fresh.open("w", encoding="utf-8") as handle:
+    with writing(fresh), fresh.open("w", encoding="utf-8") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
@@ -78,7 +80,7 @@ def write_manifest(place: RunPlace, content: dict[str, Any]) -> None:
 
 def _entries(out: Path) -> list[str] | None:
     try:
-        return os.listdir(out)  # noqa: PTH208  (names are enough)
+        return [name for name in os.listdir(out) if name != _PROBE]  # noqa: PTH208  (names are enough)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -95,11 +97,11 @@ def _occupied(place: RunPlace, *, known: bool) -> UserError:
     return UserError(str(place.out), "holds files that are not ours", "Choose an empty or new directory as --out")
 
 
-def _make_writable(out: Path) -> None:
+def _make_writable(directory: Path, remedy: str) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable.partial"
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / _PROBE
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(str(out), f"cannot be written: {error.strerror}", "Choose another --out") from None
+        raise UserError(str(directory), f"cannot be written: {error.strerror}", remedy) from None

@@ -74,7 +74,10 @@ async def run_generation(
                 limits=limits,
             )
             announce(runner)
-            result = await runner.run()
+            try:
+                result = await runner.run()
+            finally:
+                await context.images.release_all(engine)
         routes = Routes(STAGES)
         terminal = [routes.decode(entry.body) for entry in await store.terminal(place.run_id)]
     summary = summarise(terminal, source.screened, wanted=ours.count)
@@ -143,8 +146,10 @@ async def open_players(ours: GenerateSettings, settings: Settings, store: Store)
     from generators.chat.players import chat_cast, prompt_versions
     from runtime.chat.endpoint import open_client
 
-    async with open_client(settings.chat, store, most=settings.limits.chat) as client:
-        yield Players(cast=chat_cast(client), name=f"chat:{client.model}", prompts=prompt_versions())
+    chat = settings.chat
+    async with open_client(chat, store, most=settings.limits.chat) as client:
+        cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens)
+        yield Players(cast=cast, name=f"chat:{client.model}", prompts=prompt_versions())
 
 
 def _manifest(settings: GenerateSettings, players: Players, summary: Summary) -> dict[str, object]:

@@ -91,7 +91,15 @@ def _home(variable: str, xdg: str, fallback: str) -> Path:
     """`$TERMLOOM_...`, else our directory under the XDG one."""
     if own := os.environ.get(variable):
         return Path(own).absolute()
-    return Path(os.environ.get(xdg) or Path.home() / fallback).absolute() / "termloom"
+    return Path(os.environ.get(xdg) or _home_directory() / fallback).absolute() / "termloom"
+
+
+def _home_directory() -> Path:
+    """Raises: UserError where neither HOME nor the accounts know one."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UserError("HOME", "is not set, and this user has no account", "Set HOME") from None
 
 
 class PathSettings(Section):
@@ -140,9 +148,10 @@ class ChatSettings(Section):
     base_url: str = ""
     model: str = ""
     api_key: SecretStr = SecretStr("")
-    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 1.0
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    """Empty: each role has its own. Some models accept one value only."""
     max_tokens: PositiveInt = 8192
-    """Of one answer."""
+    """Of one answer: tests and files of a task are one JSON object; longer ones are cut and get their repair turn."""
     deadline_s: PositiveFloat = 600.0
     """For one call with all its retries."""
     prices: dict[str, Price] = {}
