@@ -31,7 +31,7 @@ done 2>/dev/null | LC_ALL=C sort | sha256sum
 """
 """Names, kinds, modes and sizes of everything, content of files up to 4 MiB."""
 _RESTLESS = (
-    "_|BASH_.*|BASHPID|COLUMNS|DIRSTACK|EPOCH.*|FUNCNAME|HISTCMD|LINENO|LINES|OPTERR|PIPESTATUS|POSIXLY_CORRECT|PPID|"
+    "_|BASH_.*|BASHPID|COLUMNS|DIRSTACK|EPOCH.*|FUNCNAME|HISTCMD|LINENO|LINES|OLDPWD|OPTERR|PIPESTATUS|POSIXLY_CORRECT|PPID|"
     "RANDOM|SECONDS|SRANDOM"
 )
 """Variables of the shell that change by themselves."""

@@ -35,8 +35,8 @@ printf '%s' "$text"
 """
 """Prints each complete command list of standard input, ended by NUL. A here-document without its end is a complaint."""
 _CUT_TIMEOUT_S = 30.0
-_NO_PART = re.compile(r"set\s+[-+][\w\s-]*|exit(\s+0)?|cd\s+/?|trap\b.*")
-"""Lines of a script that mean nothing in a session, or would end it: options, the exit, the start directory."""
+_NO_PART = re.compile(r"set\s+[-+][\w\s-]*|exit(\s+0)?|trap\b.*")
+"""Lines of a script that would end a session, or mean nothing in it: options, traps, the exit."""
 
 
 @dataclass(frozen=True, kw_only=True)
