@@ -53,14 +53,7 @@ async def enact(message: Planned, context: SynthesisContext) -> Message:
         cast = await context.troupe.cast(task, sandbox)
         session = await sandbox.open_session()
         try:
-            return await perform(
-                cast,
-                sandbox,
-                session,
-                task.instruction,
-                context.settings,
-                key=f"{context.settings.seed}/{message.item}",
-            )
+            return await perform(cast, sandbox, session, task.instruction, context.settings, key=message.item)
         finally:
             with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                 await session.aclose()

@@ -1,4 +1,4 @@
-"""The protocol with chat players on a scripted endpoint: drafts sent back, mistakes discarded, recovery from what is."""
+"""The protocol with chat players on a scripted endpoint: drafts sent back, mistakes discarded, real recoveries."""
 
 from __future__ import annotations
 

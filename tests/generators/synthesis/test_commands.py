@@ -36,8 +36,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_cannot_be_run_is_refused_before_anything_is_begun(
     tmp_path: Path, state: Path, capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
-    tasks, out = write_tasks(tmp_path / "tasks", count=count_task()), tmp_path / "out"
-    assert run(["synthesize", "--tasks", str(tasks), "--out", str(out), *options]) == 2
+    out = tmp_path / "out"
+    where = [] if "--tasks" in options else ["--tasks", str(write_tasks(tmp_path / "tasks", count=count_task()))]
+    assert run(["synthesize", *where, "--out", str(out), *options]) == 2
     assert told in capsys.readouterr().err
     assert not out.exists()
     assert not state.exists()
@@ -55,10 +56,10 @@ def outcome(state: str = "finished", wanted: int = 1) -> Outcome:
 
 def test_the_table_tells_the_recovery_rate_of_each_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert show_outcome(outcome(), place_of(tmp_path / "out", tmp_path, COMMAND), as_json=False) == 0
-    lines = {line.split("  ")[1].strip(): line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
-    assert lines["hallucination"] == ["hallucination", "1", "1", "100%"]
-    assert lines["command error"] == ["command", "error", "0", "0"]
-    assert lines["verified"] == ["verified", "100.0%"]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["hallucination", "1", "1", "100%"] in rows
+    assert ["command", "error", "0", "0"] in rows
+    assert ["verified", "100.0%"] in rows
 
 
 def test_missing_trajectories_are_a_failure_that_says_how_to_go_on(
