@@ -87,12 +87,13 @@ def _other_target(command: str, rng: random.Random) -> Iterator[Mistake]:
 
 def _unfinished(command: str, rng: random.Random) -> Iterator[Mistake]:
     found = _LAST_PIPE.search(command)
-    if found and "\n" not in command and command[: found.start()].count("'") % 2 == 0:
+    first = command[: found.start()] if found and "\n" not in command else ""
+    if first and first.count("'") % 2 == 0 and "&&" not in _CD.sub("", first, count=1):
         reasons = (
             "The first part decides; what comes out needs no second look.",
             "This shows what I need, the rest is a matter of form and I trust it.",
         )
-        yield _mistake("verification_failure", command[: found.start()].rstrip(), rng.choice(reasons))
+        yield _mistake("verification_failure", first.rstrip(), rng.choice(reasons))
 
 
 def _program(command: str) -> re.Match[str] | None:

@@ -45,6 +45,7 @@ def test_an_invented_option_stands_behind_the_program() -> None:
         ("hallucination", "for f in a b; do echo $f; done"),
         ("command_error", "ll x"),
         ("verification_failure", "a || b"),
+        ("verification_failure", "cd x && mkdir y && a | b"),  # the first half could not be run again
         ("verification_failure", "echo 'a | b'"),
         ("verification_failure", "cat <<E | sort\nx\nE"),
         ("requirement_violation", "cat > x.txt <<'E'\na\nE"),
