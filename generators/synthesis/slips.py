@@ -27,6 +27,8 @@ _KEYWORDS = frozenset(
         "set", "then", "time", "until", "while",
     }
 )  # fmt: skip
+_TAKES_ANYTHING = frozenset({"echo", "printf", "test", "true"})
+"""Programs that would refuse no option."""
 _INVENTED = ("--smart", "--all-fields", "--in-order", "--tidy")
 
 
@@ -68,7 +70,7 @@ def _misspelt(command: str, rng: random.Random) -> Iterator[Mistake]:
 
 def _invented_option(command: str, rng: random.Random) -> Iterator[Mistake]:
     word = _program(command)
-    if word:
+    if word and word[0] not in _TAKES_ANYTHING:
         option = rng.choice(_INVENTED)
         text = f"{command[: word.end()]} {option}{command[word.end() :]}"
         yield _mistake("hallucination", text, f"{word[0]} has {option} for exactly this, so I can let it do the work.")

@@ -43,6 +43,7 @@ def test_an_invented_option_stands_behind_the_program() -> None:
     [
         ("command_error", "for f in a b; do echo $f; done"),
         ("hallucination", "for f in a b; do echo $f; done"),
+        ("hallucination", "echo x >> y.txt"),
         ("command_error", "ll x"),
         ("verification_failure", "a || b"),
         ("verification_failure", "cd x && mkdir y && a | b"),  # the first half could not be run again
