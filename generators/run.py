@@ -90,9 +90,9 @@ def check(settings: Settings) -> None:
     """Refuse what cannot be run before anything is begun. Raises: UserError."""
     candidate_source(settings.generate, "check").start()
     if settings.generate.author == "chat":
-        from generators.chat.endpoint import require_endpoint
+        from runtime.chat.endpoint import require_endpoint
 
-        require_endpoint(settings.chat)
+        require_endpoint(settings.chat, otherwise="use --author procedural")
 
 
 def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
@@ -144,8 +144,8 @@ async def open_players(ours: GenerateSettings, settings: Settings, store: Store)
 
         yield Players(cast=procedural_cast(), name="procedural")
         return
-    from generators.chat.endpoint import open_client
     from generators.chat.players import chat_cast, prompt_versions
+    from runtime.chat.endpoint import open_client
 
     async with open_client(settings.chat, store, most=settings.limits.chat) as client:
         yield Players(cast=chat_cast(client), name=f"chat:{client.model}", prompts=prompt_versions())

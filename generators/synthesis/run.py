@@ -122,9 +122,9 @@ def check(settings: Settings) -> None:
 
         require_parquet()
     if settings.synthesize.author == "chat":
-        from generators.chat.endpoint import require_endpoint
+        from runtime.chat.endpoint import require_endpoint
 
-        require_endpoint(settings.chat)
+        require_endpoint(settings.chat, otherwise="use --author procedural")
 
 
 @asynccontextmanager
@@ -134,8 +134,8 @@ async def _open_troupe(ours: SynthesizeSettings, settings: Settings, store: Stor
 
         yield ProceduralTroupe()
         return
-    from generators.chat.endpoint import open_client
     from generators.synthesis.chat import ChatTroupe
+    from runtime.chat.endpoint import open_client
 
     async with open_client(settings.chat, store, most=settings.limits.chat) as client:
         yield ChatTroupe(client, client.model)
