@@ -20,7 +20,7 @@ from generators.messages import Mistake
 from generators.procedural.compose import ProceduralTask, compose
 from generators.procedural.library import BASICS
 from generators.taxonomy import load_taxonomy
-from runtime.agent.episode import open_episode
+from runtime.agent.episode import open_conversation
 from runtime.agent.observation import observe
 from runtime.agent.settings import AgentSettings
 from runtime.errors import UserError
@@ -82,7 +82,7 @@ def _names(families: Collection[str]) -> tuple[str, ...]:
 
 
 def _demonstrate(task: ProceduralTask, rng: random.Random, slips: float, name: str) -> Trajectory:
-    opening, prompt_version = open_episode(task.draft.instruction.rstrip("\n") + "\n", AGENT)
+    opening, prompt_version = open_conversation(task.draft.instruction.rstrip("\n") + "\n", AGENT)
     commands = [_command(task, step, rng, slips) for step in range(len(task.reference.commands))]
     turns = [_turn(number, command, mistake) for number, (command, mistake) in enumerate(commands, 1)]
     done = Turn(index=len(turns) + 1, text="<action>done</action>", action="done")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from runtime.errors import UserError
 from runtime.options import Common
 from runtime.settings import Settings
 from sandbox.engine import Engine
+from trainer.screen import say, show_estimate, show_evaluation, tell_step, write, write_json
 
 if TYPE_CHECKING:
     from runtime.agent.policy import Policy
@@ -63,7 +62,7 @@ async def train(
     source = model or (Path(asked.model.path) if asked.model.path else None)
     found = tuple(find_tasks(tasks or ()))
     if common.dry_run:
-        return _show_estimate(asked, source, len(found), as_json=common.json)
+        return show_estimate(asked, source, len(found), as_json=common.json)
     if source is None:
         raise UserError("--model", "the recipe names no directory of a model", f"Give one with {asked.model.name}")
     if asked.ppo is not None and not found:
@@ -88,16 +87,16 @@ async def train(
                 engine=engine,
                 limits=_limits(settings),
                 run_id=run_id,
-                say=_say,
-                on_step=_write_json if common.json else _tell_step,
+                say=say,
+                on_step=write_json if common.json else tell_step,
                 on_drain=stop.on_drain,
             )
             await run_training(asked, inputs, tools)
     report = write_report(out)
     if common.json:
-        _write_json({"kind": "result", "out": str(out), "report": str(report), "policy": str(out / "policy")})
+        write_json({"kind": "result", "out": str(out), "report": str(report), "policy": str(out / "policy")})
     else:
-        _say(f"the policy is in {out / 'policy'}, the report in {report}")
+        say(f"the policy is in {out / 'policy'}, the report in {report}")
     return 0
 
 
@@ -219,15 +218,15 @@ def compare(
         raise UserError("compare", shown, "Use --force to compare them all the same")
     got = compare_evaluations(*pair)
     if common.json:
-        _write_json({"kind": "result", "unlike": unlike, **msgspec.to_builtins(got)})
+        write_json({"kind": "result", "unlike": unlike, **msgspec.to_builtins(got)})
         return 0
     for line in unlike:
-        _write(f"unlike: {line}")
+        write(f"unlike: {line}")
     verdict = "a difference" if got.decided else "no difference can be told"
-    _write(f"pass@1 {got.first:.1%} and {got.second:.1%} over {got.tasks} tasks")
-    _write(f"second - first: {got.difference:+.1%} ({got.low:+.1%} to {got.high:+.1%}): {verdict}")
-    _write(f"better: {', '.join(got.better) or 'none'}")
-    _write(f"worse: {', '.join(got.worse) or 'none'}")
+    write(f"pass@1 {got.first:.1%} and {got.second:.1%} over {got.tasks} tasks")
+    write(f"second - first: {got.difference:+.1%} ({got.low:+.1%} to {got.high:+.1%}): {verdict}")
+    write(f"better: {', '.join(got.better) or 'none'}")
+    write(f"worse: {', '.join(got.worse) or 'none'}")
     return 0
 
 
@@ -304,7 +303,7 @@ async def _play(
             )
     if got is None:
         raise Interrupted(cleanup)
-    return _show_evaluation(got, write_report(out), as_json=as_json)
+    return show_evaluation(got, write_report(out), as_json=as_json)
 
 
 @asynccontextmanager
@@ -334,66 +333,6 @@ async def _policy(
         yield TokenPolicy(pool, encoder, seed=recipe.seed), str(directory), pool.version
 
 
-def _show_evaluation(got: Any, report: Path, *, as_json: bool) -> int:
-    import msgspec
-
-    from trainer.evaluate import missing, rate
-
-    apart, rates = missing(got), [rate(got.tasks, k, seed=got.seed) for k in sorted({1, got.attempts})]
-    if as_json:
-        _write_json({"kind": "result", "rates": msgspec.to_builtins(rates), "missing": apart, "report": str(report)})
-    else:
-        for one in rates:
-            _write(f"pass@{one.k}: {one.value:.1%} ({one.low:.1%} to {one.high:.1%}) over {one.tasks} tasks")
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(apart.items()))
-        _write(f"without a verdict, in no rate: {reasons or 'none'}")
-        _write(f"report: {report}")
-    return 1 if any(not task.graded for task in got.tasks) else 0
-
-
-def _show_estimate(recipe: Recipe, model: Path | None, tasks: int, *, as_json: bool) -> int:
-    import msgspec
-
-    from trainer.estimate import estimate, serve_command, shape_of
-
-    shape = recipe.model.shape or (shape_of(model) if model else None)
-    if shape is None:
-        raise UserError("model.shape", "is not in the recipe, and no model is given", "Give --model")
-    got = estimate(recipe, shape)
-    serve = serve_command(recipe, str(model or "MODEL"))
-    if as_json:
-        shared = {"gpus_shared": got.gpus_shared, "gpus_apart": got.gpus_apart, "serve": serve}
-        _write_json(
-            {"kind": "result", "recipe": msgspec.to_builtins(recipe), "estimate": msgspec.to_builtins(got) | shared}
-        )
-        return 0
-    for key, value in _leaves(msgspec.to_builtins(recipe)):
-        _write(f"{key} = {json.dumps(value)}")
-    _write(f"\n{recipe.model.name}: {got.parameters / 1e9:.2f} billion parameters")
-    for title, parts in (("learner", got.learner), ("each engine", got.engine)):
-        _write(f"memory of {title}:")
-        for part in parts:
-            _write(f"  {part.gib:9.1f} GiB  {part.name}{'' if part.divided else ' (on each device)'}")
-    _write(f"an update: {got.episodes_per_update} episodes, at most {got.tokens_per_update:,} tokens")
-    if tasks:
-        _write(f"a pass over {tasks} tasks: at most {tasks * got.tokens_per_task_pass:,} tokens")
-    _write(
-        f"devices of {got.gpu_memory_gb:g} GB: {got.learner_gpus} for the learner, {got.engine_gpus} for the engines;"
-        f" {got.gpus_apart} apart, {got.gpus_shared} when they take turns; the recipe names {recipe.hardware.gpus}"
-    )
-    if recipe.serve.engine == "sglang":
-        _write(f"start {recipe.serve.engines} of: {serve}")
-    return 0
-
-
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _claim(out: Path, *, resume: bool) -> None:
     """A new run starts in an empty directory. Raises: UserError."""
     begun, present = (out / "recipe.json").exists(), out.exists() and any(out.iterdir())
@@ -421,29 +360,7 @@ async def _engine(settings: Settings, run_id: str) -> AsyncIterator[Engine]:
     from sandbox.reaper import reap
 
     async with open_engine(
-        settings.sandbox.engine, cache=settings.paths.cache, state=settings.paths.state, progress=_say
+        settings.sandbox.engine, cache=settings.paths.cache, state=settings.paths.state, progress=say
     ) as engine:
         await reap(engine, now=time.time(), run_id=run_id)
         yield engine
-
-
-def _tell_step(line: Mapping[str, Any]) -> None:
-    held_out = f", held out {line['held_out_pass_rate']:.1%}" if "held_out_pass_rate" in line else ""
-    _say(
-        f"step {line['step']}: reward {line['reward']:.3f}{held_out}, entropy {line.get('entropy', 0.0):.2f},"
-        f" staleness {line['staleness_mean']:.2f}, {line['tokens_per_s']:.0f} tokens/s, waited {line['wait_s']:.1f} s"
-    )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-
-
-def _write_json(value: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()

@@ -213,7 +213,8 @@ def _attempt(index: int, end: Message) -> Attempt:
     if isinstance(end, RolledOut):
         return Attempt(index=index, reward=end.reward, failure=end.failure, trajectory=end.item)
     assert isinstance(end, Rejected)
-    return Attempt(index=index, reward=None, failure=end.reason)
+    cause = end.reason.removeprefix("gave_up: ").partition(":")[0]  # the class alone: the detail is in the store
+    return Attempt(index=index, reward=None, failure=cause)
 
 
 def write_evaluation(evaluation: Evaluation, trajectories: Sequence[Trajectory], directory: Path) -> None:

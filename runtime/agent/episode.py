@@ -111,7 +111,7 @@ async def run_episode(
 
     Raises: BudgetExhausted, ChatRejected; what `on_turn` raises.
     """
-    opening, prompt_version = open_episode(instruction, settings)
+    opening, prompt_version = open_conversation(instruction, settings)
     run = _Run(policy, session, settings, key, opening)
     ending = await run.to_the_end(on_turn)
     return Episode(
@@ -123,8 +123,8 @@ async def run_episode(
     )
 
 
-def open_episode(instruction: str, settings: AgentSettings) -> tuple[tuple[ChatMessage, ...], str]:
-    """The messages that every episode begins with, and the version of the prompt."""
+def open_conversation(instruction: str, settings: AgentSettings) -> tuple[tuple[ChatMessage, ...], str]:
+    """What every episode begins with, and the version of its system prompt."""
     prompt = _prompts.render(
         settings.prompt, command_timeout_s=f"{settings.command_timeout_s:g}", max_turns=settings.max_turns
     )
