@@ -121,7 +121,7 @@ def new_policy(
     if out.exists():
         raise UserError(str(out), "is there already", "Choose another --out")
     parameters = make_policy(read_demonstrations(demonstrations), out, seed=seed)
-    _say(f"a policy of {parameters:,} parameters with random weights is in {out}")
+    say(f"a policy of {parameters:,} parameters with random weights is in {out}")
     return 0
 
 

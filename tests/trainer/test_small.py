@@ -91,3 +91,15 @@ def test_names_are_copied_after_a_hundred_steps(shown, policy, encoder):
     fine_tune(model, [example_of(d, encoder) for d in shown], config)
     assert before < 0.2
     assert copied() > 0.5
+
+
+def test_the_commands_make_a_policy_from_nothing(tmp_path, capsys):
+    from runtime.cli import run
+
+    shown, out = tmp_path / "shown.jsonl", tmp_path / "start"
+    assert run(["demonstrate", "--count", "30", "--slips", "0.5", "--out", str(shown)]) == 0
+    assert run(["new-policy", "--demonstrations", str(shown), "--out", str(out)]) == 0
+    assert (out / "model.safetensors").is_file()
+    assert "30 demonstrations with" in capsys.readouterr().err
+    assert run(["new-policy", "--demonstrations", str(shown), "--out", str(out)]) == 2
+    assert "is there already" in capsys.readouterr().err
