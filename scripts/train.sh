@@ -14,6 +14,8 @@ shift $(($# > 0))
 scripts/setup.sh train plots
 termloom=.venv/bin/termloom
 grep -q '^chat_format = "small"' "$recipe" || exec "$termloom" train "$recipe" "$@"
+# Sampler, learner and sandboxes share the cores: a second thread in torch would mostly wait for a core, spinning.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 step() { echo "train: $*" >&2; }
 
 # Trained on and measured: these. Never trained on: the other two.
