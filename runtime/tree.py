@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from runtime.errors import TaskInvalid
@@ -28,11 +28,15 @@ MAX_FILES = 5000
 MAX_DEPTH = 64
 
 
-def read_tree(directory: Path) -> tuple[dict[str, File], list[str]]:
-    """All files by path, and what is wrong with the others. Raises: TaskInvalid when it is no directory."""
+def read_tree(directory: Path, *, skip: Collection[str] = ()) -> tuple[dict[str, File], list[str]]:
+    """All files by path, and what is wrong with the others. Raises: TaskInvalid when it is no directory.
+
+    Args:
+        skip: paths that are not looked at.
+    """
     if not directory.is_dir():
         raise TaskInvalid(str(directory), ["not a directory"])
-    reader = _Reader(directory)
+    reader = _Reader(directory, skip)
     return {file.path: file for file in reader.files()}, reader.problems
 
 
@@ -65,16 +69,15 @@ def write_tree(files: Sequence[File], directory: Path) -> None:
 class _Reader:
     """Walks a directory without leaving it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, skip: Collection[str]) -> None:
         self.problems: list[str] = []
-        self._root = directory
+        self._root, self._skip = directory, skip
         self._real = directory.resolve()
         self._bytes = 0
         self._count = 0
 
     def files(self) -> Iterator[File]:
-        if self._root.is_dir():
-            yield from self._walk(PurePosixPath())
+        yield from self._walk(PurePosixPath())
 
     def _walk(self, folder: PurePosixPath) -> Iterator[File]:
         if len(folder.parts) > MAX_DEPTH:
@@ -87,6 +90,8 @@ class _Reader:
             return
         for entry in entries:
             path = folder / entry.name
+            if str(path) in self._skip:
+                continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path)
             elif (file := self._read(path)) is not None:
