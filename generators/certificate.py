@@ -62,6 +62,8 @@ class Checks(Part):
     no_op_reward: float
     cheater_reward: float
     cheater_commands: tuple[str, ...]
+    moved_clock_passed: bool = False
+    """The reference passes tests whose clock is more than a year ahead (`generators.clock`)."""
     truth: tuple[str, ...]
     """Literal answers, found neither in the instruction nor in the environment nor in its built image."""
 

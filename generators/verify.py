@@ -79,13 +79,17 @@ async def _earn(bench: Bench, task: Task, certificate: Certificate, command_time
     async def cheat(sandbox: Sandbox) -> Played:
         return await replay(sandbox, checks.cheater_commands, timeout_s=command_timeout_s)
 
+    async def another_day() -> list[Verdict]:
+        return [await prover.another_day((script,))] if checks.moved_clock_passed else []
+
     try:
-        (initial, no_op, (_, cheater_reward), harbor), runs = await anyio.gather(
+        (initial, no_op, (_, cheater_reward), harbor, moved), runs = await anyio.gather(
             anyio.gather(
                 bench.grade(built.image, initial_suite(task.text(INITIAL_TESTS) or ""), "initial"),
                 prover.no_op(checks.truth),
                 prover.cheat(cheat),
                 prover.script(),
+                another_day(),
             ),
             anyio.amap(prover.reference, [(script,)] * (checks.reference_runs - 1)),
         )
@@ -97,6 +101,7 @@ async def _earn(bench: Bench, task: Task, certificate: Certificate, command_time
         *_unequal(certificate, no_op, cheater_reward),
         *_failed("the initial tests", [initial]),
         *_failed("the reference", runs),
+        *_failed("the reference, a year ahead,", moved),
         *_failed("solution/solve.sh with tests/test.sh", [harbor]),
     ]
 

@@ -28,7 +28,7 @@ async def import_tasks(
     sandbox: Literal["auto", "docker", "namespace"] | None = None,
     common: Common = Common(),
 ) -> int:
-    """Import tasks of Harbor, Terminal-Bench 1 or Endless Terminals; say which can be run here, and why others cannot.
+    """Import tasks of other systems; say which can be run here, and why others cannot.
 
     Args:
         sources: Task directories, or folders of them.
@@ -65,7 +65,7 @@ async def export_tasks(
     target_format: Annotated[Literal["harbor", "terminal-bench", "endless-terminals"], Parameter(name="--to")],
     common: Common = Common(),
 ) -> int:
-    """Export tasks to Harbor's, Terminal-Bench 1's or Endless Terminals' format.
+    """Export tasks to the format of another system.
 
     Args:
         tasks: Task directories, or folders of them.
