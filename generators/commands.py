@@ -27,6 +27,8 @@ async def generate(
     base_url: str | None = None,
     model: str | None = None,
     attempts: int | None = None,
+    band: str | None = None,
+    overlap: Path | None = None,
     level: Annotated[list[int] | None, Parameter(negative="")] = None,
     category: Annotated[list[str] | None, Parameter(negative="")] = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
@@ -43,6 +45,8 @@ async def generate(
         base_url: The chat endpoint.
         model: The chat endpoint's model.
         attempts: Solving attempts per task at most.
+        band: Only tasks with a pass rate in this band, as 1/8..7/8; all attempts are then made.
+        overlap: Word n-grams of benchmarks, one a line, that no task may hold.
         level: Only tasks of this level, 1 to 10; may be repeated.
         category: Only tasks of this category; may be repeated.
         resume: Go on with the run that writes into --out.
@@ -52,6 +56,8 @@ async def generate(
         "generate.seed": seed,
         "generate.author": author,
         "generate.attempts": attempts,
+        "generate.band": band,
+        "generate.overlap": overlap,
         "generate.levels": None if level is None else json.dumps(level),
         "generate.categories": None if category is None else json.dumps(category),
         "sandbox.engine": sandbox,
@@ -93,7 +99,7 @@ async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[s
 
 
 async def verify(*directories: Path, common: Common = Common()) -> int:
-    """Earn the certificates of task directories again, in fresh sandboxes.
+    """Earn the certificates of task directories again, in fresh sandboxes; try out tasks made elsewhere.
 
     Args:
         directories: Task directories, or directories of a finished run with all its tasks.

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import anyio.to_thread
 
+from generators.band import Band
 from generators.context import GenerationContext, Players
 from generators.dedupe import Overlap
 from generators.outdir import RunPlace, write_manifest
@@ -86,6 +87,7 @@ async def run_generation(
 def check(settings: Settings) -> None:
     """Refuse what cannot be run before anything is begun. Raises: UserError."""
     candidate_source(settings.generate, "check").start()
+    Band.parse(settings.generate.band)
     if settings.generate.author == "chat":
         from generators.chat.endpoint import require_endpoint
 

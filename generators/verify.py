@@ -11,6 +11,7 @@ import anyio.to_thread
 from generators.assemble import INITIAL_TESTS, SOLUTION
 from generators.certificate import Certificate, CertificateInvalidError, differences, read_certificate
 from generators.context import Bench, replay
+from generators.foreign import is_foreign, try_out
 from generators.handling import UnfitError
 from generators.outdir import MANIFEST
 from generators.proof import NoOp, Prover, explain
@@ -55,11 +56,16 @@ def _expand(directory: Path) -> list[Path]:
 async def verify_task(
     directory: Path, *, engine: Engine, limits: NamedLimits, run_id: str, command_timeout_s: float
 ) -> list[str]:
-    """What speaks against the certificate, in words; empty when it holds. Never raises for a bad directory."""
+    """What speaks against the certificate, in words; empty when it holds. Never raises for a bad directory.
+
+    A task that was made elsewhere has no certificate: it is tried out.
+    """
     try:
         task = await anyio.to_thread.run_sync(read_task, directory)
-        certificate = read_certificate(task)
         bench = Bench(engine, limits, task.context(), task.limits(), run_id=run_id, item=directory.name)
+        if is_foreign(task):
+            return await try_out(bench, task)
+        certificate = read_certificate(task)
         return differences(certificate, task) + await _earn(bench, task, certificate, command_timeout_s)
     except TaskInvalid as invalid:
         return list(invalid.problems)

@@ -125,6 +125,8 @@ class GenerateSettings(Section):
     """Empty: all."""
     levels: tuple[int, ...] = ()
     """Empty: all, 1 to 10."""
+    band: str = ""
+    """Lowest and highest pass rate of a task, as `1/8..7/8`; empty: above 0. What always succeeds teaches nothing."""
     overlap: Path | None = None
     """Word n-grams of benchmarks, one a line, that no task may hold."""
 

@@ -2,7 +2,8 @@
 
 The decision is made on the shortest prefix of attempts (by index) that settles it: at least `attempts_least` of them
 with one success among them, or all `attempts`. Attempts run concurrently and later ones are given up once a prefix
-has decided; since only the prefix counts, the outcome does not depend on who came first.
+has decided; since only the prefix counts, the outcome does not depend on who came first. With a difficulty band, all
+attempts are made, for the pass rate is what decides.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import anyio
 
+from generators.band import Band
 from generators.context import Bench, GenerationContext
 from generators.handling import UnfitError, handles
 from generators.messages import Attempt, Examined, Reference, Solved
@@ -30,13 +32,18 @@ _NEEDS_NETWORK = "needs_network"
 @handles("solve")
 async def solve(message: Examined, context: GenerationContext) -> Message:
     settings = context.settings
-    attempts = await _attempts(message, context, least=settings.attempts_least, most=settings.attempts)
+    band = Band.parse(settings.band)
+    least = settings.attempts if band else settings.attempts_least
+    attempts = await _attempts(message, context, least=least, most=settings.attempts)
     graded = [attempt for attempt in attempts if attempt.reward is not None]
     if not graded:
         raise RetryLater(f"{message.item}: no attempt could be graded: {attempts[-1].failure}")
     reference = context.players.cast.solver.reference(message.blueprint) or shortest_success(graded)
     if reference is None or not any(map(succeeded, graded)):
         raise UnfitError(_unsolved(graded, reference), f"0 of {len(graded)} attempts passed")
+    if band is not None and not band.holds(graded):
+        passed = sum(map(succeeded, graded))
+        raise UnfitError("out_of_band", f"{passed} of {len(graded)} attempts passed, the band is {settings.band}")
     return Solved(
         item=message.item, run_id=message.run_id, examined=message, attempts=tuple(attempts), reference=reference
     )

@@ -25,8 +25,6 @@ from sandbox.engine import Engine, Sandbox
 from sandbox.spec import File
 
 FOLDER = Path(__file__).parent / "bad_tasks"
-SETTINGS = GenerateSettings(attempts_least=4, attempts=16, certificate_repeats=12, furnish_rounds=1, examine_rounds=1)
-"""Many repeats: a task that fails every second time gets through in one of 4,000 runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +47,9 @@ class Parts:
     )
     reference: tuple[str, ...] = ("wc -l < rows.txt > count.txt",)
     cheat: str = "claim"
+    attempts: int = 4
+    repeats: int = 2
+    """Runs that the reference must pass; with 12, a test that fails every second time is missed once in 4,000 runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +75,20 @@ def _read(path: Path) -> Planted:
     return Planted(name=path.stem, stage=stage, reason=reason, parts=dataclasses.replace(Parts(), **changes))
 
 
-async def through_the_gates(parts: Parts, engine: Engine, out: Path) -> Certified | Rejected:
+async def through_the_gates(parts: Parts, engine: Engine, out: Path, *, band: str = "") -> Certified | Rejected:
     """Pass the task through every stage up to its certificate."""
     context = GenerationContext(
         engine=engine,
         limits=Limits({"build": 2, "create": 4, "run": 8, "grade": 2, "chat": 1, "score": 1}),
         players=Players(cast=_cast(parts), name="planted"),
-        settings=SETTINGS,
+        settings=GenerateSettings(
+            attempts=parts.attempts,
+            attempts_least=1,
+            certificate_repeats=parts.repeats,
+            furnish_rounds=1,
+            examine_rounds=1,
+            band=band,
+        ),
         run_id="planted",
         seed=0,
         out=out,
