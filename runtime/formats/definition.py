@@ -14,8 +14,9 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from sandbox.base import BASE_DOCKERFILE
 from sandbox.dockerfile import Copy, DockerfileError, MakeDirectory, Run, parse
@@ -207,10 +208,11 @@ def _run(step: Run) -> str:
 
 def _copy(step: Copy, files: Sequence[File]) -> Iterator[str]:
     owner, sources = shlex.quote(step.owner), {file.data: file.path for file in files}
-    for placed in select(step, files):
+    taken = select(step, files)
+    for folder in _folders(placed.path for placed in taken):
+        yield f"[ -d {folder} ] || {{ mkdir {folder} && chown {owner} {folder}; }}"
+    for placed in taken:
         data, target = placed.data or b"", shlex.quote(placed.path)
-        folder = shlex.quote(posixpath.dirname(placed.path))
-        yield f"[ -d {folder} ] || {{ mkdir -p {folder} && chown {owner} {folder}; }}"
         if placed.inside:
             inner = shlex.quote(posixpath.join(placed.path, placed.inside))
             yield f"target={target}; if [ -d $target ]; then target={inner}; fi"
@@ -218,6 +220,12 @@ def _copy(step: Copy, files: Sequence[File]) -> Iterator[str]:
         source = sources.get(data)
         made = f"cp {shlex.quote(f'{_STAGE}/{source}')}" if source else f"printf %b {_escaped(data.decode())} >"
         yield f"{made} {target} && chmod {placed.mode:o} {target} && chown {owner} {target}"
+
+
+def _folders(paths: Iterable[str]) -> list[str]:
+    """Every folder above the paths, the outer before the inner, quoted."""
+    above = {str(folder) for path in paths for folder in PurePosixPath(path).parents}
+    return [shlex.quote(folder) for folder in sorted(above - {"/"})]
 
 
 def _word(text: str) -> str:

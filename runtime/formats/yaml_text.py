@@ -6,7 +6,10 @@ them can stand for more nodes than memory holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+_MAX_DEPTH = 50
 
 
 class YamlInvalid(Exception):
@@ -34,15 +37,25 @@ def _load(data: bytes, *, aliases: bool) -> Any:
 
     try:
         text = data.decode()
-        if not aliases and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise YamlInvalid("aliases (*name) are not supported")
+        _check(yaml.parse(text, yaml.SafeLoader), aliases=aliases)
         return yaml.safe_load(text)
     except UnicodeDecodeError as error:
         raise YamlInvalid(f"not UTF-8 (byte {error.start})") from None
-    except RecursionError:
-        raise YamlInvalid("nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
         raise YamlInvalid(" ".join(str(error).split())) from None
+
+
+def _check(events: Iterable[Any], *, aliases: bool) -> None:
+    """Raises: YamlInvalid. Stops at the first event that is too much: the parser reads no further than that."""
+    depth = 0
+    for event in events:
+        name = type(event).__name__
+        depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
+        depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
+        if depth > _MAX_DEPTH:
+            raise YamlInvalid(f"nested more than {_MAX_DEPTH} deep")
+        if name == "AliasEvent" and not aliases:
+            raise YamlInvalid("aliases (*name) are not supported")
 
 
 def dump(value: dict[str, Any]) -> bytes:

@@ -48,6 +48,7 @@ async def test_a_set_is_imported_verified_and_exported_equal(tmp_path: Path, nam
     assert [(task.directory, task.format) for task in done] == [
         (tmp_path / "tasks" / task, name) for task in sorted(SAMPLES[name])
     ]
+    assert {task.source.name for task in done if task.because} == {"online"} & set(SAMPLES[name])
     settings = settings_for(tmp_path)
     async with namespace_engine(tmp_path / "engine") as engine:
         found = await verify_all([task.directory for task in done if task.directory], engine=engine, settings=settings)
