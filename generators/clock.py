@@ -15,11 +15,10 @@ MOVED_S = 400 * 86400 + 11 * 3600 + 23 * 60 + 45
 """Into another year, month, weekday, hour and minute."""
 
 _MODULE = '''\
-import datetime
-import time
-
-
 def _move_clock(by):
+    import datetime
+    import time
+
     names = ("time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime")
     real = {name: getattr(time, name) for name in names}
     real_date, real_datetime = datetime.date, datetime.datetime
@@ -65,7 +64,7 @@ def _move_clock(by):
 
 
 _move_clock({by})
-del _move_clock, datetime, time
+del _move_clock
 exec(compile({source!r}, __file__, "exec", dont_inherit=True))
 '''
 

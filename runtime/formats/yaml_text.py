@@ -47,14 +47,14 @@ def _load(data: bytes, *, aliases: bool) -> Any:
 
 def _check(events: Iterable[Any], *, aliases: bool) -> None:
     """Raises: YamlInvalid. Stops at the first event that is too much: the parser reads no further than that."""
+    import yaml
+
     depth = 0
     for event in events:
-        name = type(event).__name__
-        depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
-        depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
             raise YamlInvalid(f"nested more than {_MAX_DEPTH} deep")
-        if name == "AliasEvent" and not aliases:
+        if isinstance(event, yaml.AliasEvent) and not aliases:
             raise YamlInvalid("aliases (*name) are not supported")
 
 
