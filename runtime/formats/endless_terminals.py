@@ -30,6 +30,7 @@ from runtime.formats.format import (
     kept,
     misplaced_script,
     moved,
+    plain,
 )
 from runtime.task import CERTIFICATE, FINAL_TESTS, Task, TaskConfig
 from runtime.tree import read_tree
@@ -66,8 +67,8 @@ class _TaskJson(BaseModel):
 
     description: str
     name: str | None = None
-    metadata: dict[str, Any] = {}
-    """Ours: what a task that was exported from here said of itself."""
+    termloom: dict[str, Any] = {}
+    """The metadata of a task that was exported from here."""
 
 
 def read(directory: Path) -> Imported:
@@ -154,7 +155,7 @@ def _config(described: _TaskJson, name: str, environment: list[File]) -> TaskCon
     return TaskConfig.model_validate(
         {
             "task": {"name": f"endless-terminals/{name}"},
-            "metadata": described.metadata,
+            "metadata": plain(described.termloom),
             "agent": {"timeout_sec": _TIMEOUT_S},
             "verifier": {"timeout_sec": _TIMEOUT_S},
             "environment": {"network_mode": "public" if fetches else "no-network"},
@@ -198,20 +199,23 @@ def _task_json(task: Task, name: str) -> bytes:
                 "name": name,
                 "description": task.instruction,
                 "truth": _certified_truth(task.certificate),
-                "metadata": task.config.metadata,
+                "termloom": task.config.metadata,
             }
         )
     described = _TaskJson.model_validate_json(origin.data)
-    if (described.description, described.metadata) == (task.instruction, task.config.metadata):
+    if (described.description, plain(described.termloom)) == (task.instruction, task.config.metadata):
         return origin.data
-    changes = {"description": task.instruction, "metadata": task.config.metadata}
-    return _encode(json.loads(origin.data) | changes)
+    ours = {"termloom": task.config.metadata} if task.config.metadata else {}
+    return _encode(json.loads(origin.data) | {"description": task.instruction} | ours)
 
 
 def _certified_truth(certificate: bytes | None) -> str:
     """The literal answers that a certificate lists, one a line."""
-    checks = json.loads(certificate or b"{}").get("checks", {})
-    return "\n".join(map(str, checks.get("truth", ())))
+    try:
+        truth = json.loads(certificate or b"")["checks"]["truth"]
+    except (ValueError, TypeError, KeyError):
+        return ""  # none, or someone else's file of that name
+    return "\n".join(map(str, truth))
 
 
 def _encode(value: dict[str, Any]) -> bytes:

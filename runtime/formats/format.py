@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 from runtime.task import Task
 from sandbox.spec import File
@@ -80,3 +82,15 @@ def misplaced_script(files: Mapping[str, File]) -> list[str]:
     if script is None or b"/logs/verifier" in script.data:
         return []
     return [f"{TEST_SH} has a meaning of its own in a task, but this one writes no reward to /logs/verifier"]
+
+
+def plain(value: Any) -> Any:
+    """A value of YAML or JSON as TOML can hold it: without nulls, with names as keys."""
+    match value:
+        case dict():
+            return {str(key): plain(entry) for key, entry in value.items() if entry is not None}
+        case list() | tuple() | set():
+            return [plain(entry) for entry in value if entry is not None]
+        case bool() | int() | float() | str() | date() | datetime():
+            return value
+    return str(value)

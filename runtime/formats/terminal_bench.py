@@ -7,7 +7,6 @@ task.yaml become metadata. The build context is the directory without task.yaml,
 
 from __future__ import annotations
 
-from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from runtime.formats.format import (
     kept,
     misplaced_script,
     moved,
+    plain,
 )
 from runtime.formats.yaml_text import YamlInvalid, dump, load_list, load_mapping
 from runtime.task import CERTIFICATE, FINAL_TESTS, Task, TaskConfig
@@ -92,7 +92,7 @@ class _TaskYaml(BaseModel):
         return self.instruction or next(iter(based), "")
 
     def metadata(self) -> dict[str, Any]:
-        return {str(key): _plain(value) for key, value in (self.model_extra or {}).items() if value is not None}
+        return {str(key): plain(value) for key, value in (self.model_extra or {}).items() if value is not None}
 
 
 def read(directory: Path) -> Imported:
@@ -244,18 +244,6 @@ def _left_out(task: Task) -> tuple[str, ...]:
     ours = ("environment/", "tests/", f"{ORIGIN}/")
     left = [file.path for file in task.files if not file.path.startswith(ours) and file.path != SOLVE_SH]
     return (*left, *([CERTIFICATE] if task.certificate else []))
-
-
-def _plain(value: Any) -> Any:
-    """A YAML value as TOML can hold it: without nulls, with names as keys."""
-    match value:
-        case dict():
-            return {str(key): _plain(entry) for key, entry in value.items() if entry is not None}
-        case list() | tuple() | set():
-            return [_plain(entry) for entry in value if entry is not None]
-        case bool() | int() | float() | str() | date() | datetime():
-            return value
-    return str(value)
 
 
 FORMAT = Format(name="terminal-bench", mark=TASK, read=read, write=write)

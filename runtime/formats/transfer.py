@@ -80,7 +80,8 @@ def export_all(sources: Sequence[Path], out: Path, *, format_name: str) -> list[
 
 
 def _transfer(sources: Sequence[Path], out: Path, formats: Sequence[Format], write: Write) -> list[Transferred]:
-    return [_one(source, kind, out, write) for source, kind in _found(sources, formats)]
+    found = list(_found(sources, formats))  # before anything is written, which may be below a source
+    return [_one(source, kind, out, write) for source, kind in found]
 
 
 def _one(source: Path, kind: Format, out: Path, write: Write) -> Transferred:

@@ -9,6 +9,7 @@ import pytest
 
 from generators.verify import verify_all
 from runtime.formats.transfer import export_all, import_all
+from runtime.task import read_task
 from tests.generators.running import generate, namespace_engine, new_place, settings_for
 from tests.runtime.formats.samples import (
     ENDLESS_TERMINALS,
@@ -72,10 +73,13 @@ async def test_a_generated_task_goes_through_every_format_and_still_holds(tmp_pa
             engine,
         )
         source = tmp_path / "made" / summary.tasks[0].directory
+        before = read_task(source)
         for name in formats:
             export_all([source], tmp_path / name, format_name=name)
             back = import_all([tmp_path / name], tmp_path / f"{name}-back", format_name=name, engine="namespace")
             assert [(task.refused, task.because) for task in back] == [((), ())]
+            again = read_task(tmp_path / f"{name}-back" / source.name)
+            assert (again.instruction, again.inventory) == (before.instruction, before.inventory)
             for folder in ("environment", "solution"):
                 assert tree(tmp_path / f"{name}-back" / source.name / folder) == tree(source / folder)
         # the definition alone must build the same
