@@ -28,6 +28,8 @@ async def generate(
     base_url: str | None = None,
     model: str | None = None,
     attempts: int | None = None,
+    band: str | None = None,
+    overlap: Path | None = None,
     level: Annotated[list[int] | None, Parameter(negative="")] = None,
     category: Annotated[list[str] | None, Parameter(negative="")] = None,
     family: Annotated[list[str] | None, Parameter(negative="")] = None,
@@ -46,6 +48,8 @@ async def generate(
         base_url: The chat endpoint.
         model: The chat endpoint's model.
         attempts: Solving attempts per task at most.
+        band: Only tasks with a pass rate in this band, as 1/8..7/8; all attempts are then made.
+        overlap: Word n-grams of benchmarks, one a line, that no task may hold.
         level: Only tasks of this level, 1 to 10; may be repeated.
         category: Only tasks of this category; may be repeated.
         family: Only tasks of this task family; may be repeated.
@@ -57,6 +61,8 @@ async def generate(
         "generate.seed": seed,
         "generate.author": author,
         "generate.attempts": attempts,
+        "generate.band": band,
+        "generate.overlap": overlap,
         "generate.levels": None if level is None else json.dumps(level),
         "generate.categories": None if category is None else json.dumps(category),
         "generate.families": None if family is None else json.dumps(family),
@@ -139,7 +145,7 @@ async def demonstrate(
 
 
 async def verify(*directories: Path, common: Common = Common()) -> int:
-    """Earn the certificates of task directories again, in fresh sandboxes.
+    """Earn the certificates of task directories again, in fresh sandboxes; try out tasks made elsewhere.
 
     Args:
         directories: Task directories, or directories of a finished run with all its tasks.

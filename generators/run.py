@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import anyio.to_thread
 
+from generators.band import Band
 from generators.context import GenerationContext, Players
 from generators.dedupe import Overlap
 from generators.outdir import RunPlace, write_manifest
@@ -92,6 +93,7 @@ async def run_generation(
 def check(settings: Settings) -> None:
     """Refuse what cannot be run before anything is begun. Raises: UserError."""
     candidate_source(settings.generate, "check").start()
+    Band.parse(settings.generate.band)
     if settings.generate.author == "chat":
         from runtime.chat.endpoint import require_endpoint
 

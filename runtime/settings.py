@@ -137,6 +137,8 @@ class GenerateSettings(Section):
     """Task families of the procedural author. Empty: all that suit the style."""
     style: Literal["", "exact", "conversational", "brief", "vague", "terse"] = ""
     """Of the instructions. Empty: each task draws its own, any but `terse`."""
+    band: str = ""
+    """Lowest and highest pass rate of a task, as `1/8..7/8`; empty: above 0. What always succeeds teaches nothing."""
     overlap: Path | None = None
     """Word n-grams of benchmarks, one a line, that no task may hold."""
 
