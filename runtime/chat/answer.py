@@ -4,7 +4,9 @@ Invariants:
 - Reasoning comes from the fields that servers use for it (`reasoning_content`, `reasoning`); the text is never
   searched here.
 - An answer in the form of a tool call becomes text: the arguments of the first call, when there is no content.
-- A reply without a choice is no answer (`NoAnswerError`): some proxies report an error that way, with status 200.
+- A reply without a choice, or of another shape, is no answer (`NoAnswerError`): some proxies report an error that way,
+  with status 200.
+- Texts can be written as UTF-8: half a surrogate pair, as a cut token leaves it, becomes `?`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "filtered", 
 
 
 class NoAnswerError(Exception):
-    """The endpoint replied, but with no choice in it."""
+    """The endpoint replied, but with no choice in it that could be read."""
 
     def __init__(self, reply: object) -> None:
         super().__init__(f"no choice in the reply: {str(reply)[:200]}")
@@ -29,22 +31,29 @@ def read_completion(reply: Any, *, prompt_estimate: int) -> Completion:
 
     Raises: NoAnswerError.
     """
+    try:
+        return _read(reply, prompt_estimate)
+    except (AttributeError, TypeError) as error:  # the SDK hands on whatever JSON there is
+        raise NoAnswerError(reply) from error
+
+
+def _read(reply: Any, prompt_estimate: int) -> Completion:
     choices = getattr(reply, "choices", None)
     if not choices or choices[0].message is None:
         raise NoAnswerError(reply)
     message = choices[0].message
     text, tool = _text_and_tool(message)
-    reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
+    reasoning = _clean(getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or "")
     usage = reply.usage
     return Completion(
         text=text,
         tool=tool,
-        reasoning=str(reasoning),
+        reasoning=reasoning,
         finish=_FINISH.get(choices[0].finish_reason or "", "stop"),
         model=reply.model or "",
         raw_id=reply.id or "",
         prompt_tokens=usage.prompt_tokens if usage else prompt_estimate,
-        completion_tokens=usage.completion_tokens if usage else estimate_tokens(text + str(reasoning)),
+        completion_tokens=usage.completion_tokens if usage else estimate_tokens(text + reasoning),
         usage_estimated=usage is None,
     )
 
@@ -54,5 +63,9 @@ def _text_and_tool(message: Any) -> tuple[str, str]:
     calls = message.tool_calls or []
     function = getattr(calls[0], "function", None) if calls else None
     if text.strip() or function is None:
-        return text, ""
-    return function.arguments or "", function.name or ""
+        return _clean(text), ""
+    return _clean(function.arguments or ""), _clean(function.name or "")
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

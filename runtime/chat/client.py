@@ -226,6 +226,7 @@ class ChatClient:
         import openai
 
         assert self._openai is not None, "the client is not open"
+        unreadable: tuple[type[Exception], ...] = (openai.APIError, NoAnswerError, ValueError, *_transport_faults())
         try:
             answer = await self._openai.chat.completions.create(
                 model=self.model,
@@ -239,8 +240,17 @@ class ChatClient:
             raise _TryFailedError(_read_status(exc)) from exc
         except openai.APIConnectionError as exc:
             raise _TryFailedError(diagnose_connection(f"{exc}: {exc.__cause__!r}")) from exc
-        except (openai.APIError, NoAnswerError, ValueError) as exc:
+        except unreadable as exc:
             raise _TryFailedError(diagnose_connection(f"unreadable answer: {exc}")) from exc
+
+
+def _transport_faults() -> tuple[type[Exception], ...]:
+    """What the SDK lets through of its aiohttp transport: a reply that is no HTTP."""
+    try:
+        import aiohttp
+    except ImportError:
+        return ()
+    return (aiohttp.ClientError,)
 
 
 def _diagnosis(state: tenacity.RetryCallState) -> Diagnosis:

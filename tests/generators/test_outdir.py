@@ -71,6 +71,20 @@ def test_an_output_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> Non
             prepare(place_of(out, tmp_path / "state"), resume=False)
 
 
+def test_a_state_directory_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="Choose another state directory"):
+        prepare(place_of(tmp_path / "out", tmp_path / "file"), resume=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_was_killed_while_it_looked_can_begin(place: RunPlace) -> None:
+    place.out.mkdir()
+    (place.out / ".writable.partial").touch()
+    prepare(place, resume=False)
+    assert list(place.out.iterdir()) == []
+
+
 def test_the_key_is_the_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     state = tmp_path / "state"

@@ -43,6 +43,8 @@ def fail(*, how: str) -> None:
         "user": UserError("loom.toml", "no thread", "Buy some"),
         "engine": ExceptionGroup("g", [EngineUnavailable("docker", "no socket", "Start it")]),
         "store": StoreError("s.db", "locked", "Wait"),
+        "disk": ExceptionGroup("g", [OSError(28, "No space left on device", "/full/x")]),
+        "path": FileNotFoundError(2, "No such file or directory", "/not/there"),
         "bug": ZeroDivisionError("a bug"),
     }[how]
 
@@ -161,6 +163,7 @@ def test_a_dry_run_shows_the_settings_in_force_with_secrets_masked(site: Path):
         (["fail", "--how", "user"], 2, "loom.toml: no thread. Buy some"),
         (["fail", "--how", "engine"], 1, "sandbox engine 'docker' is not available: no socket. Start it"),
         (["fail", "--how", "store"], 1, "s.db: locked. Wait"),
+        (["fail", "--how", "disk"], 1, "/full/x: No space left on device. Free space there, then resume"),
     ],
 )
 def test_each_failure_is_one_clear_line(site: Path, arguments: list[str], code: int, message: str):
@@ -171,11 +174,43 @@ def test_each_failure_is_one_clear_line(site: Path, arguments: list[str], code: 
     assert message in line
 
 
-def test_a_bug_shows_its_traceback(site: Path):
-    code, _, err = termloom(site, "fail", "--how", "bug")
+@pytest.mark.parametrize(
+    ("how", "last"), [("bug", "ZeroDivisionError: a bug"), ("path", "No such file or directory: '/not/there'")]
+)
+def test_a_bug_shows_its_traceback(site: Path, how: str, last: str):
+    code, _, err = termloom(site, "fail", "--how", how)
     assert code == 1
     assert "Traceback" in err
-    assert "ZeroDivisionError: a bug" in err
+    assert last in err
+
+
+def weave_with(site: Path, redirections: str) -> subprocess.CompletedProcess[str]:
+    """Run `weave`, a command that prints and returns 4, under a shell's redirections."""
+    command = f"{sys.executable} -c 'from runtime.cli import main; main()' weave {redirections}"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{site}"},
+    )  # fmt: skip
+
+
+def test_standard_streams_that_are_closed_are_as_good_as_dev_null(site: Path):
+    for redirections in (">&-", "<&-", "2>&-", "<&- >&- 2>&-"):
+        done = weave_with(site, redirections)
+        assert (done.returncode, done.stderr.replace("imported\n", "")) == (4, "")
+
+
+def test_a_reader_that_leaves_and_a_full_disk_are_failures_without_a_traceback(site: Path):
+    for redirections in ("| true", ">/dev/full"):
+        done = weave_with(site, redirections)
+        assert done.returncode in (1, 4)
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+
+
+def test_what_the_terminal_cannot_show_is_a_question_mark(site: Path):
+    code, out, err = termloom(site, "fail", "--how", "ÿ", PYTHONIOENCODING="ascii")
+    assert (code, out) == (1, "")
+    assert "KeyError: '?'" in err
 
 
 def test_the_first_signal_drains_and_the_second_stops_and_cleans_up(site: Path):

@@ -16,7 +16,7 @@ import pytest
 
 from runtime.bus import MemoryBus, QueueOptions
 from runtime.bus.nats import NatsBus
-from runtime.errors import BudgetExhausted, ChatRejected, ContextOverflow, StoreError, UserError
+from runtime.errors import BudgetExhausted, ChatRejected, ContextOverflow, MachineRefused, StoreError, UserError
 from runtime.events import Kind, RunEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
@@ -214,19 +214,25 @@ async def test_a_prompt_that_does_not_fit_is_the_items_own_end(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "error", [UserError("model", "unknown", "Choose one"), ChatRejected("http://model", "bad key", status=401)]
+    ("error", "raised", "message"),
+    [
+        (UserError("model", "unknown", "Choose one"), UserError, "unknown"),
+        (ChatRejected("http://model", "bad key", status=401), ChatRejected, "bad key"),
+        (OSError(28, "No space left on device", "/out/task"), MachineRefused, "/out/task: No space"),
+    ],
 )
-async def test_what_only_the_user_can_mend_ends_the_run_and_loses_nothing(tmp_path: Path, error: Exception):
-    async def refused(message: Raw, _: object) -> list[Message]:
+async def test_what_only_the_user_can_mend_ends_the_run_and_loses_nothing(
+    tmp_path: Path, error: Exception, raised: type[Exception], message: str
+):
+    async def refused(_message: Raw, _: object) -> list[Message]:
         raise error
 
     async def fine(message: Raw, _: object) -> list[Message]:
         return [cut(message)]
 
     async with world(tmp_path) as w:
-        with pytest.raises(type(error)) as caught:
+        with pytest.raises(raised, match=message):
             await w.runner(one_stage(refused), Once([raw(n) for n in range(20)])).run()
-        assert caught.value is error
         assert (await w.store.tally(RUN)).pending == 20
     async with world(tmp_path) as w:
         assert (await w.runner(one_stage(fine), Once([raw(n) for n in range(20)])).run()).terminal == 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -158,3 +159,38 @@ async def test_waiting_for_another_process_can_be_cancelled(tmp_path: Path) -> N
                 await ensure_base(cache=tmp_path, progress=told, otherwise=hang)
             assert waiting.cancelled_caught
             tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
+    """Puts a script in the place of mmdebstrap; returns the cache to make the base in."""
+
+    def place(script: str) -> Path:
+        program = tmp_path / "mmdebstrap"
+        program.write_text(f"#!/bin/bash\n{script}")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        return tmp_path / "cache"
+
+    return place
+
+
+async def test_a_builder_that_ends_its_whole_group_does_not_end_us(builder: Callable[[str], Path]) -> None:
+    cache = builder("echo 'E: no space'; kill -HUP 0; sleep 60")
+    with anyio.fail_after(30), pytest.raises(EngineUnavailable, match="failed with exit code -1: E: no space"):
+        await ensure_base(cache=cache, progress=print)
+
+
+async def test_a_cancelled_builder_and_its_children_clean_up(builder: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = builder(f"trap 'touch {tmp_path}/clean; exit 1' TERM; echo 'I: began'; sleep 60 & wait; wait")
+    with anyio.fail_after(30), anyio.CancelScope() as scope:
+        await ensure_base(cache=cache, progress=lambda line: scope.cancel() if line == "began" else None)
+    assert scope.cancelled_caught
+    assert (tmp_path / "clean").exists()
+    assert [path.name for path in (cache / "base").iterdir()] == ["lock"]
+
+
+async def test_a_cache_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineUnavailable, match=r"Not a directory.*choose another cache"):
+        await ensure_base(cache=tmp_path / "file", progress=print)

@@ -3,11 +3,14 @@
 import random
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
 from runtime.chat.budget import Budget, BudgetSettings, Price
 from runtime.chat.client import ChatClient, ChatSettings
@@ -275,3 +278,59 @@ def test_openai_is_loaded_only_where_it_is_used():
         "assert not {'openai', 'httpx2', 'httpx', 'aiohttp'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@asynccontextmanager
+async def endpoint(reply: bytes) -> AsyncIterator[str]:
+    """The address of a server that says these bytes to everyone and hangs up."""
+
+    async def answer(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            if reply:
+                await stream.send(reply)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        yield f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v1"
+        tasks.cancel_scope.cancel()
+
+
+def http(body: str, kind: str = "application/json") -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n{body}".encode()
+
+
+async def test_half_a_surrogate_pair_is_a_question_mark():
+    body = (
+        '{"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a \\ud83d"}}]}'
+    )
+    async with (
+        endpoint(http(body)) as url,
+        ChatClient(base_url=url, api_key="none", model="m", sleep=Naps()) as client,
+    ):
+        assert (await client.complete(ask())).text == "a ?"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"\x00\x01 no HTTP at all\r\n\r\n",
+        b"",
+        http("<html>Sign in</html>", "text/html"),
+        http(""),
+        http("[]"),
+        http("null"),
+        http('{"choices": "none"}'),
+        http('{"choices": [{"message": {"content": [1]}}]}'),
+    ],
+)
+async def test_what_is_no_answer_is_tried_again_until_the_deadline(reply: bytes):
+    naps, settings = Naps(), ChatSettings(deadline_s=5.0)
+    async with (
+        endpoint(reply) as url,
+        ChatClient(base_url=url, api_key="none", model="m", sleep=naps, settings=settings) as client,
+    ):
+        with pytest.raises(ChatUnavailable):
+            await client.complete(ask())
+    assert naps.taken
