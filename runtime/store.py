@@ -72,6 +72,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
 
 
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that was given up, at the queue whose stage could not work it off."""
+
+    queue: str
+    item: str
+    body: bytes
+    reason: str
+    at: float
+    """Seconds since the epoch."""
+
+
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run's items are."""
 
@@ -128,17 +139,31 @@ class Store:
         outputs: Sequence[Entry],
         settle: Settle,
         notes: Sequence[Note] = (),
+        given_up: str = "",
     ) -> list[Entry] | None:
         """Record what came of (queue, item); returns what the source admitted.
+
+        With `given_up`, a reason, the input is kept as a dead letter.
 
         None: it was done before, nothing changed.
         Raises: ItemConflict when an output's item is elsewhere already; sqlite3.IntegrityError when the source's is.
         """
-        return await self._database.transact(_commit, run, done, outputs, notes, settle=settle)
+        return await self._database.transact(_commit, run, done, outputs, notes, settle=settle, given_up=given_up)
 
     async def fail(self, run: str, *, at: tuple[str, str], note: Note) -> int:
         """Count a failed attempt at a pending (queue, item); returns how many there are."""
         return await self._database.transact(_fail, run, at, note)
+
+    async def dead_letters(self, run: str) -> list[DeadLetter]:
+        """What was given up and not requeued, oldest first."""
+        return await self._database.transact(_dead_letters, run)
+
+    async def requeue(self, run: str, letter: DeadLetter, entry: Entry) -> bool:
+        """Put `entry` where `letter` was; the run is open again. False: there is no such letter any more.
+
+        Raises: ItemConflict when the entry's item exists.
+        """
+        return await self._database.transact(_requeue, run, letter, entry)
 
     async def finish(self, run: str) -> None:
         """Mark a run as finished."""
@@ -224,7 +249,14 @@ def _commit(
     notes: Sequence[Note],
     *,
     settle: Settle,
+    given_up: str,
 ) -> list[Entry] | None:
+    if given_up:
+        connection.execute(
+            "INSERT OR REPLACE INTO dead_letters SELECT run, queue, item, body, ?, ? FROM items"
+            " WHERE run = ? AND queue = ? AND item = ? AND state = 'pending'",
+            (given_up, time.time(), run, *done),
+        )
     changed = connection.execute(
         "UPDATE items SET state = 'done', body = NULL, updated = ?"
         " WHERE run = ? AND queue = ? AND item = ? AND state = 'pending'",
@@ -260,6 +292,24 @@ def _fail(connection: sqlite3.Connection, run: str, at: tuple[str, str], note: N
         (time.time(), run, *at),
     ).fetchone()
     return int(row[0]) if row else 0
+
+
+def _dead_letters(connection: sqlite3.Connection, run: str) -> list[DeadLetter]:
+    rows = connection.execute(
+        "SELECT queue, item, body, reason, at FROM dead_letters WHERE run = ? ORDER BY at, item", (run,)
+    )
+    return [DeadLetter(**dict(zip(DeadLetter.__struct_fields__, row, strict=True))) for row in rows]
+
+
+def _requeue(connection: sqlite3.Connection, run: str, letter: DeadLetter, entry: Entry) -> bool:
+    if not connection.execute("DELETE FROM dead_letters WHERE run = ? AND item = ?", (run, letter.item)).rowcount:
+        return False
+    try:
+        _add(connection, run, entry)
+    except sqlite3.IntegrityError:
+        raise ItemConflict(entry.queue, entry.item) from None
+    connection.execute("UPDATE runs SET state = 'open' WHERE run = ?", (run,))
+    return True
 
 
 def _finish(connection: sqlite3.Connection, run: str) -> None:
