@@ -64,7 +64,9 @@ async def test_what_a_dead_process_left_goes_and_what_a_live_one_uses_stays(tmp_
     leases = Leases(tmp_path / "sandboxes")
     (live,) = leases.all()
     boot, _, ticks = live.owner.split(":")
-    leases.write(msgspec.structs.replace(live, sandbox_id="f" * 16, run_id="gone", owner=f"{boot}:{dead_process()}:{ticks}"))
+    leases.write(
+        msgspec.structs.replace(live, sandbox_id="f" * 16, run_id="gone", owner=f"{boot}:{dead_process()}:{ticks}")
+    )
     assert await gc(common=common(tmp_path)) == 0
     removed = json.loads(capsys.readouterr().out)["engines"]["namespace"]["removed"]
     assert [record["run_id"] for record in removed] == ["gone"]

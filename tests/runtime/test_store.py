@@ -141,7 +141,7 @@ async def test_a_newer_schema_is_refused_by_name(tmp_path: Path):
     with sqlite3.connect(path) as connection:
         connection.execute("INSERT INTO schema_version VALUES (99)")
     connection.close()
-    with pytest.raises(StoreError, match=r"s\.db: its schema is version 99, this program knows 1\. Use a newer"):
+    with pytest.raises(StoreError, match=r"s\.db: its schema is version 99, this program knows 2\. Use a newer"):
         async with Store(path):
             pass
 
