@@ -72,6 +72,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
 
 
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of one item."""
+
+    queue: str
+    state: Literal["pending", "terminal"]
+    attempts: int
+    updated: float
+    """Seconds since the epoch."""
+
+
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """An item that was given up, at the queue whose stage could not work it off."""
 
@@ -184,6 +194,10 @@ class Store:
     async def tally(self, run: str) -> Tally:
         return await self._database.transact(_tally, run)
 
+    async def where(self, run: str, item: str) -> Where | None:
+        """The place of an item; None when the run has none of that name."""
+        return await self._database.transact(_where, run, item)
+
     async def counts(self, run: str) -> dict[tuple[str, str], int]:
         """Number of entries by (queue, state), for progress and yield."""
         return await self._database.transact(_counts, run)
@@ -204,9 +218,9 @@ class Store:
         """Keep a call; one already kept under this key stays."""
         await self._database.transact(_record_call, call)
 
-    async def spent(self) -> tuple[int, int, float]:
-        """Prompt tokens, completion tokens and cost of all calls in the ledger."""
-        return await self._database.transact(_spent)
+    async def calls(self) -> tuple[int, int, int, float]:
+        """Number, prompt tokens, completion tokens and cost of all calls in the ledger."""
+        return await self._database.transact(_calls)
 
 
 def _open_run(connection: sqlite3.Connection, run: str, command: str, settings: str, path: str) -> Run:
@@ -338,6 +352,13 @@ def _tally(connection: sqlite3.Connection, run: str) -> Tally:
     return Tally(items=items, pending=int(pending), terminal=int(terminal))
 
 
+def _where(connection: sqlite3.Connection, run: str, item: str) -> Where | None:
+    row = connection.execute(
+        "SELECT queue, state, attempts, updated FROM items WHERE run = ? AND item = ? AND state <> 'done'", (run, item)
+    ).fetchone()
+    return None if row is None else Where(**dict(zip(Where.__struct_fields__, row, strict=True)))
+
+
 def _counts(connection: sqlite3.Connection, run: str) -> dict[tuple[str, str], int]:
     rows = connection.execute("SELECT queue, state, count(*) FROM items WHERE run = ? GROUP BY queue, state", (run,))
     return {(queue, state): count for queue, state, count in rows}
@@ -374,6 +395,8 @@ def _record_call(connection: sqlite3.Connection, call: Call) -> None:
     )
 
 
-def _spent(connection: sqlite3.Connection) -> tuple[int, int, float]:
-    row = connection.execute("SELECT total(prompt_tokens), total(completion_tokens), total(cost) FROM calls").fetchone()
-    return int(row[0]), int(row[1]), float(row[2])
+def _calls(connection: sqlite3.Connection) -> tuple[int, int, int, float]:
+    count, prompt, completion, cost = connection.execute(
+        "SELECT count(*), total(prompt_tokens), total(completion_tokens), total(cost) FROM calls"
+    ).fetchone()
+    return int(count), int(prompt), int(completion), float(cost)

@@ -131,7 +131,7 @@ async def test_a_call_is_paid_once(tmp_path: Path):
         await store.record_call(first)
         await store.record_call(Call(**{**{f: getattr(first, f) for f in first.__struct_fields__}, "response": b"two"}))
         assert await store.call("k") == first
-        assert await store.spent() == (10, 2, 0.5)
+        assert await store.calls() == (1, 10, 2, 0.5)
 
 
 async def test_a_newer_schema_is_refused_by_name(tmp_path: Path):

@@ -1,0 +1,7 @@
+"""stub"""
+
+
+class Pages:
+    def __init__(self, **k: object) -> None: ...
+    def routes(self) -> list[object]:
+        return []
