@@ -9,13 +9,20 @@ from typing import Any
 import anyio
 import msgspec
 
-from runtime.daemon.client import DaemonClient, DaemonError
-from runtime.daemon.records import Job
+from runtime.daemon.client import DaemonClient
+from runtime.daemon.records import OVER, Job
 from runtime.daemon.sections import travelling
 from runtime.errors import RuntimeFault
 from runtime.events import OnEvent, RunEvent
 from runtime.progress import show_progress
 from runtime.settings import Settings
+
+
+class JobSuspended(RuntimeFault):
+    """The daemon stops: the job waits for its next start."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"the daemon stops; job {job} goes on when it is started again")
 
 
 class JobFailed(RuntimeFault):
@@ -36,7 +43,7 @@ async def submit_and_follow(
     stages: Sequence[str],
     as_json: bool,
 ) -> Job:
-    """The job at its end. Raises: UserError, JobFailed, DaemonError."""
+    """The job at its end. Raises: UserError, JobFailed, JobSuspended, DaemonError."""
     body = {"kind": kind, "settings": travelling(settings), "options": dict(options)}
     name = (await client.post("jobs", body=body))["job"]
     _say(f"job {name}, in the daemon at {client.url}")
@@ -54,12 +61,15 @@ async def submit_and_follow(
 async def _follow(client: DaemonClient, name: str, on_event: OnEvent) -> Job:
     async for line in client.follow("jobs", name, "events"):
         if line["kind"] == "job":
-            return msgspec.convert(line["job"], Job)
+            job = msgspec.convert(line["job"], Job)
+            if job.state not in OVER:
+                break
+            return job
         if line["kind"] == "missed":
             _say(f"{line['count']} events passed by unseen")
         else:
             on_event(msgspec.convert(line, RunEvent))
-    raise DaemonError(client.url, f"it ended; job {name} goes on when it is started again")
+    raise JobSuspended(name)
 
 
 def _say(line: str) -> None:
