@@ -21,7 +21,8 @@ import re
 import shutil
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -215,7 +216,7 @@ def write_task(task: Task, directory: Path) -> None:
     """
     files = task.layout()
     problems = [f"{f.path!r}: {problem}" for f in files if (problem := _path_problem(f.path))]
-    problems += [f"{path!r} occurs twice" for path in _repeated(f.path for f in files)]
+    problems += [f"{path!r} occurs twice" for path, count in Counter(f.path for f in files).items() if count > 1]
     if problems:
         raise TaskInvalid(str(directory), problems)
     if task.certificate is not None:
@@ -384,11 +385,6 @@ def _path_problem(path: str) -> str:
     if any(part in ("", ".") for part in parts) or "\0" in path:
         return "not a plain relative path"
     return ""
-
-
-def _repeated(paths: Iterable[str]) -> list[str]:
-    seen: set[str] = set()
-    return sorted({path for path in paths if path in seen or seen.add(path)})  # type: ignore[func-returns-value]
 
 
 def _write_file(root: Path, file: File) -> None:

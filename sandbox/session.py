@@ -94,11 +94,13 @@ class ShellSession:
         shell, self._shell = self._shell, None
         if shell is None:
             return
+        if self._unfinished is None:
+            await shell.leave()
+            return
         with anyio.CancelScope(shield=True):
             try:
-                if self._unfinished is not None:
-                    with contextlib.suppress(SandboxLost):  # and the processes with it
-                        await self._kill("shell", shell, self._unfinished)
+                with contextlib.suppress(SandboxLost):  # and the processes with it
+                    await self._kill("shell", shell, self._unfinished)
             finally:
                 await shell.aclose()
 

@@ -21,11 +21,12 @@ import anyio
 
 from sandbox.bounded import BoundedOutput
 from sandbox.errors import EngineFault, SandboxError, SandboxLost
-from sandbox.shell_driver import command_lines, setup_lines, supervisor_argv
+from sandbox.shell_driver import LEAVING, command_lines, setup_lines, supervisor_argv
 from sandbox.shell_marks import OutputWindow, RecordReader, mark, new_nonce
 from sandbox.transport import Duplex, ShellHost
 
 _START_S = 30.0
+_LEAVE_S = 2.0
 _MISSING_HALF_S = 2.0
 """How long the second of record and end mark may take after the first: they are written at the same time."""
 _TICKS_PER_SECOND = 100
@@ -97,6 +98,15 @@ class Shell:
             await shell.aclose()
             raise
         return shell
+
+    async def leave(self) -> None:
+        """End a shell that is in step, as a person would, and close the streams."""
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_LEAVE_S), contextlib.suppress(SandboxError):
+                await self._duplex.send(LEAVING)
+                while await self._duplex.receive() is not None:
+                    pass
+            await self.aclose()
 
     async def aclose(self) -> None:
         """Kill the supervisor and close the streams; an idle shell then ends by itself."""

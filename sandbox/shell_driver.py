@@ -46,6 +46,9 @@ _ON_INTERRUPT = r"((${#BASH_SOURCE[@]})) && \builtin trap - INT && \builtin kill
 """Runs when the foreground process has ended or between two builtins; the interrupt that it sends gives up the whole
 command. Between commands (no source file) it does nothing: an interrupt there would tear a line of the protocol."""
 
+LEAVING = b"\\builtin trap - EXIT; \\builtin exit\n"
+"""The last line for a shell that waits for a command."""
+
 _STAMP = (
     r"\builtin read -r -N 99 BASH_EXECUTION_STRING </proc/uptime || \builtin :; "
     r"""\builtin printf '\036%s begin %%s' "$BASH_EXECUTION_STRING" >&59; """

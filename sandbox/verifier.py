@@ -82,7 +82,7 @@ async def _grade(engine: Engine, spec: SandboxSpec, suite: Suite) -> Verdict:
 
 
 async def _grade_trusted(sandbox: Sandbox, suite: Suite) -> Verdict:
-    files = _placed(suite.files)
+    files = _placed(suite.files, mask=0o700)
     await sandbox.put(files)
     nonce = secrets.token_hex(16)
     config = {
@@ -203,14 +203,19 @@ def _rewarded(name: str, parse: Callable[[bytes], float], content: bytes) -> Ver
 # Both
 
 
-def _placed(files: Sequence[File]) -> list[File]:
-    """The suite's files under /tests, owned by root. Raises: TransferRefused for a path that leads out of it."""
+def _placed(files: Sequence[File], *, mask: int = 0o777) -> list[File]:
+    """The suite's files under /tests, owned by root, modes within `mask`.
+
+    In trusted mode only root may read them: what a test runs as the agent finds no answers there.
+
+    Raises: TransferRefused for a path that leads out of /tests.
+    """
     placed = []
     for file in files:
         path = posixpath.normpath(posixpath.join(TESTS_DIR, file.path))
         if not path.startswith(f"{TESTS_DIR}/"):
             raise TransferRefused(file.path, f"it leads out of {TESTS_DIR}")
-        placed.append(File(path=path, data=file.data, mode=file.mode))
+        placed.append(File(path=path, data=file.data, mode=file.mode & mask))
     return placed
 
 

@@ -19,8 +19,10 @@ die() { echo "setup: $*" >&2; exit 1; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
   die "needs Python 3.11 or newer; '$python' is $("$python" --version 2>&1 || echo missing). Set PYTHON to one."
 
-want=$(cat pyproject.toml scripts/setup.sh; echo "${extras[*]-} / ${groups[*]-}")
-stamp=$venv/.installed-$(printf %s "$want" | sha256sum | cut -c1-16)
+# One stamp for each set of extras that was installed from this pyproject.toml.
+hash() { sha256sum | cut -c1-12; }
+current=$venv/.installed-$(cat pyproject.toml scripts/setup.sh | hash)
+stamp=$current-$(echo "${extras[*]-} / ${groups[*]-}" | hash)
 [[ -e $stamp && -x $venv/bin/termloom ]] && exit 0
 
 if [[ ! -x $venv/bin/python ]]; then
@@ -40,7 +42,7 @@ if [[ ! -x $venv/bin/python ]]; then
   fi
 fi
 
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
 "$venv/bin/python" -c 'import importlib.metadata as m, sys; sys.exit(tuple(map(int, m.version("pip").split(".")[:2])) < (25, 1))' ||
   pip install --upgrade 'pip>=25.1'
 
@@ -53,5 +55,5 @@ if [[ " ${extras[*]-} " =~ " train "|" all " ]] && ! "$venv/bin/python" -c 'impo
   pip install 'torch==2.13.0' # the build that needs no GPU where one is offered; a newer one would bring several GB of CUDA
 fi
 pip install "${args[@]}"
-rm -f "$venv"/.installed-*
+for old in "$venv"/.installed-*; do [[ $old == "$current"-* ]] || rm -f "$old"; done
 touch "$stamp"

@@ -1,4 +1,4 @@
-"""What this machine offers to the tests. In CI a missing part is a failure; elsewhere its tests are skipped, by name."""
+"""What this machine offers to the tests. In CI a missing part is a failure; elsewhere its tests are skipped."""
 
 from __future__ import annotations
 

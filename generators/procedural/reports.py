@@ -9,9 +9,6 @@ from generators.procedural.checks import lines_are
 from generators.procedural.family import Place
 from generators.procedural.steps import Step, slip
 
-_TELLING = 16
-"""Characters from which on an answer cannot be somewhere by chance."""
-
 _PLACES = (
     ("/tmp", "A scratch file will do for now; where exactly it lies hardly matters."),
     ("~", "My home directory is the natural place for a result."),
@@ -53,5 +50,10 @@ def report(
         command=full,
         checks=(lines_are(f"{place.directory}/{file}", lines),),
         mistakes=(*wrong, misplaced(full, file), only_shown(full, file)),
-        truth=tuple(text for text in ("\n".join(lines),) if len(text) >= _TELLING),
+        truth=("\n".join(lines),) if _telling(lines) else (),
     )
+
+
+def _telling(lines: Sequence[str]) -> bool:
+    """Whether the answer as a whole can be in no input and in no other file by chance."""
+    return len(lines) > 1 and sum(map(len, lines)) >= 16

@@ -37,6 +37,7 @@ import pytest
 _PR_SET_DUMPABLE = 4
 _MESSAGE_LIMIT = 1000
 _AGAIN_S = 1.0
+_UNDECIDED = "NotRun"
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -60,7 +61,7 @@ class OutOfTime(BaseException):
 
 
 class Recorder:
-    """The pytest plugin: one entry a test, decided by the first phase that did not pass."""
+    """The pytest plugin: one entry a test, decided by the first phase that did not pass, else by the last."""
 
     def __init__(self, limit_s: float) -> None:
         self.tests: list[dict[str, str]] = []
@@ -70,7 +71,7 @@ class Recorder:
     def pytest_collection_finish(self, session: Any) -> None:
         for item in session.items:
             name = item.nodeid.split("::", 1)[-1]
-            self._entries[item.nodeid] = _entry(name, "error", "NotRun", "the run ended before this test")
+            self._entries[item.nodeid] = _entry(name, "error", _UNDECIDED, "the run ended before this test")
         self.tests += self._entries.values()
 
     @pytest.hookimpl(hookwrapper=True)
@@ -83,9 +84,6 @@ class Recorder:
         last_line = text.strip().rsplit("\n", 1)[-1].removeprefix("E ").strip()
         kind, exception = ("error", last_line.partition(":")[0]) if report.failed else ("skipped", "")
         self.tests.append(_entry("<module>", kind, exception, _text(text)))
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._entries[nodeid].update(outcome="passed", exception="", message="")
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
@@ -106,11 +104,15 @@ class Recorder:
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, Any, None]:
         report = (yield).get_result()
         entry = self._entries[item.nodeid]
-        if entry["outcome"] == "passed" and report.outcome != "passed":
+        if entry["exception"] != _UNDECIDED:
+            return
+        if report.outcome != "passed":
             error = call.excinfo.value if call.excinfo else None
             kind = "skipped" if report.outcome == "skipped" else _kind(error)
             exception = type(error).__name__ if error is not None else ""
             entry.update(_entry(entry["name"], kind, exception, _text(report.longrepr if error is None else error)))
+        elif report.when == "teardown":
+            entry.update(_entry(entry["name"], "passed", "", ""))
 
     @contextmanager
     def _alarm(self) -> Iterator[None]:

@@ -96,6 +96,12 @@ def test_a_path_that_leads_out_is_never_written(tmp_path: Path, path: str) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_path_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    files = make_task().files
+    with pytest.raises(TaskInvalid, match=r"'tests/test\.sh' occurs twice"):
+        write_task(make_task(files=(*files, files[3])), tmp_path / "t")
+
+
 def test_the_hash_changes_with_content_mode_and_name_but_not_with_the_certificate() -> None:
     base = make_task()
     *rest, last = base.files

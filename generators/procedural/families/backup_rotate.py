@@ -37,7 +37,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     files = [file for job in jobs for file in job.files]
     return assemble(
         family=name,
-        title="look after backups",
+        title="Look after backups",
         place=place,
         openings=(
             f"The backups in {place.directory} need attention.",
@@ -138,7 +138,7 @@ def _mirror(rng: random.Random, place: Place, stem: str) -> Job:
 
 
 def _rotate(rng: random.Random, place: Place, stem: str) -> Job:
-    keep, extra = rng.randint(3, 5), rng.randint(3, 5)
+    keep, extra = rng.sample((3, 4, 5, 6), 2)
     last = words.moment(rng)
     days: dict[str, None] = {}
     while len(days) < keep + extra:

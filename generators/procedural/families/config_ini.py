@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from generators.procedural import words
@@ -44,16 +45,19 @@ class Ini:
         return section
 
 
+Job = Callable[[random.Random, Ini, Place], Step]
+
+
 def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     file = f"{rng.choice(words.SERVICES)}.ini"
     ini = _ini(rng, file, f"{place.directory}/{file}")
     source = text_file(place, file, ini.text())
-    jobs = sorted(rng.sample((_set, _add, _drop, _rename, _ports), depth), key=lambda job: job is _ports)
+    jobs = sorted(rng.sample((_set, _add, _drop, _rename, _ports), depth), key=_order)
     steps = [job(rng, ini, place) for job in jobs]
     guards = (_is(ini),) if jobs != [_ports] else ()
     return assemble(
         family=name,
-        title=f"settings in {file}",
+        title=f"Settings in {file}",
         place=place,
         openings=(
             f"The file {ini.path} is an INI file with `key = value` lines. Comments and all settings that are not mentioned stay as they are.",
@@ -65,6 +69,11 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         initial_checks=(present(place.directory, (file,)),),
         guards=guards,
     )
+
+
+def _order(job: Job) -> int:
+    """A key is renamed after it was set under its old name; ports are listed at the end."""
+    return 2 if job is _ports else 1 if job is _rename else 0
 
 
 def _ini(rng: random.Random, file: str, path: str) -> Ini:

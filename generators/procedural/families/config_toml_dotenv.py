@@ -58,7 +58,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         guards.append(_env_is(setup.env_path, setup.variables))
     return assemble(
         family=name,
-        title=f"settings of {setup.toml.removesuffix('.toml')}",
+        title=f"Settings of {setup.toml.removesuffix('.toml')}",
         place=place,
         openings=(
             f"In {place.directory} there are {setup.toml_path} (TOML) and {setup.env_path} (NAME=value lines that bash reads). All other settings stay as they are.",

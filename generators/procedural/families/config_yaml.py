@@ -68,7 +68,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     )
     return assemble(
         family=name,
-        title=f"services in {file}",
+        title=f"Services in {file}",
         place=place,
         openings=(
             f"The YAML file {stack.path} describes services, by name below `services`. Whatever is not mentioned keeps its value and its type.",

@@ -80,7 +80,7 @@ class Table:
 def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     file = f"{rng.choice(words.TEAMS)}.cron"
     path = f"{place.directory}/{file}"
-    programs = [f"/opt/{rng.choice(words.PROJECTS)}/{stem}.sh" for stem in words.distinct(rng, words.STEMS, 9)]
+    programs = [f"/opt/{rng.choice(words.PROJECTS)}/{stem}.sh" for stem in words.distinct(rng, words.STEMS, 10)]
     old = [f"{_rule(rng).fields} {program} --{rng.choice(words.TERMS)}" for program in programs[:5]]
     table = Table(file=file, path=path, lines=list(old), keep=list(old))
     source = text_file(place, file, f"# {words.phrase(rng, 3, 5)}\n" + "".join(f"{line}\n" for line in old))
@@ -89,7 +89,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     changed = jobs != [_next_runs]
     return assemble(
         family=name,
-        title=f"crontab of {file.removesuffix('.cron')}",
+        title=f"Crontab of {file.removesuffix('.cron')}",
         place=place,
         openings=(
             f"The file {path} is a user's crontab (five time fields and the command) that gets installed later; lines that are not mentioned must stay in force as they are.",

@@ -38,7 +38,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     files = [file for job in jobs for file in job.files]
     return assemble(
         family=name,
-        title="compare and patch",
+        title="Compare and patch",
         place=place,
         openings=(
             f"In {place.directory} there are versions of some documents to compare or bring together.",

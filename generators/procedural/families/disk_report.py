@@ -38,7 +38,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     files = [text_file(place, f"{top}/{path}", _filler(rng, size)) for path, size in sizes.items()]
     return assemble(
         family=name,
-        title=f"space used by {top}",
+        title=f"Space used by {top}",
         place=place,
         openings=(
             f"Report on the files below {place.directory}/{top}. A size is always the length of the content in bytes (what `ls -l` shows), not what it takes up on the disk.",

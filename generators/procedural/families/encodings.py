@@ -31,7 +31,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     kept = [file for (file, _), job in zip(drawn, jobs, strict=True) if job is not _line_ends]
     return assemble(
         family=name,
-        title="convert encodings",
+        title="Convert encodings",
         place=place,
         openings=(
             f"Files in {place.directory} came in the wrong encoding. Results have exactly the bytes that the conversion gives, and inputs stay unless it says `in place`.",

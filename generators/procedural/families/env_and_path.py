@@ -27,7 +27,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     files = [file for inputs, _, _ in drawn for file in inputs]
     return assemble(
         family=name,
-        title="set up an environment",
+        title="Set up an environment",
         place=place,
         openings=(
             f"The programs under {place.directory} are to be called in a particular way (from bash). Don't change the programs themselves.",

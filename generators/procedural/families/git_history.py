@@ -42,7 +42,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     repo = f"{place.directory}/{history.repo}"
     return assemble(
         family=name,
-        title=f"history of {history.repo}",
+        title=f"History of {history.repo}",
         place=place,
         openings=(
             f"The git repository {repo} (branch main) has a history that I need a few facts from. Leave the repository itself alone.",

@@ -30,7 +30,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     several = "a few repositories" if depth > 1 else "a repository"
     return assemble(
         family=name,
-        title="repair git repositories" if depth > 1 else "repair a git repository",
+        title="Repair git repositories" if depth > 1 else "Repair a git repository",
         place=place,
         openings=(
             f"The directory {place.directory} holds {several} in need of repair; name and e-mail for commits are configured.",

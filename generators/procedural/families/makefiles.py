@@ -87,7 +87,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         files.append(text_file(place, f"{project.folder}/{project.clean}", words.prose(rng, 1)))
     return assemble(
         family=name,
-        title="repair a Makefile",
+        title="Repair a Makefile",
         place=place,
         openings=(
             f"The file {project.path} (GNU make, run in {project.at}) builds texts from src/ into {project.out}/ and needs some work.",

@@ -110,7 +110,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     steps = [step(service) for step in (_start, _port, _ask, _stop, _status)[:depth]]
     return assemble(
         family=name,
-        title=f"run {service.script.removesuffix('.py')}",
+        title=f"Run {service.script.removesuffix('.py')}",
         place=place,
         openings=(
             f"{place.directory}/{service.script} is a small HTTP service (run it with python3; it listens on 127.0.0.1 and has its settings beside it).",

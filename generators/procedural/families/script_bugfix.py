@@ -49,7 +49,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     ]
     return assemble(
         family=name,
-        title="fix shell scripts" if depth > 1 else "fix a shell script",
+        title="Fix shell scripts" if depth > 1 else "Fix a shell script",
         place=place,
         openings=(
             f"Repair what is broken in {place.directory}/bin, in place; the scripts are run with bash.",

@@ -28,7 +28,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     jobs = rng.sample(_JOBS, depth)
     return assemble(
         family=name,
-        title=f"questions about {trade.table}",
+        title=f"Questions about {trade.table}",
         place=place,
         openings=(
             f"The SQLite database {path} has the {about}. Answer from it; fields in the results are separated by `|`, without a header line.",

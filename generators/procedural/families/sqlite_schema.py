@@ -27,7 +27,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         final = _AFTER[job](final) if job in _AFTER else final
     return assemble(
         family=name,
-        title=f"rework the {trade.table} database",
+        title=f"Rework the {trade.table} database",
         place=place,
         openings=(
             f"The SQLite database {path} has the tables {trade.owners_table} and {trade.table} ({trade.table}.{trade.owner}_id refers to {trade.owners_table}.id). Change it as follows and leave everything else in it as it is.",

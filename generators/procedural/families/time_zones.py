@@ -28,7 +28,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     names = [file.path.removeprefix(place.directory + "/") for file in files]
     return assemble(
         family=name,
-        title="convert time stamps",
+        title="Convert time stamps",
         place=place,
         openings=(
             f"Time stamps in {place.directory} have to be converted; summer time counts wherever a zone has it.",

@@ -158,12 +158,12 @@ async def test_transfers_beyond_a_limit_are_refused(namespace_engine):
 
 async def test_a_link_in_the_way_is_replaced_or_stays_inside(namespace_engine):
     async with await create(namespace_engine) as sandbox:
-        await shell(sandbox, "ln -s /etc/hostname /tmp/link; ln -s /proc/1/root/etc /tmp/out; ln -s / /tmp/up")
-        before = Path("/etc/hostname").read_bytes()
-        await sandbox.put([File(path="/tmp/link", data=b"agent"), File(path="/tmp/up/etc/hostname", data=b"inside")])
-        assert Path("/etc/hostname").read_bytes() == before
+        await shell(sandbox, "ln -s /etc/shells /tmp/link; ln -s /proc/1/root/etc /tmp/out; ln -s / /tmp/up")
+        before = Path("/etc/shells").read_bytes()
+        await sandbox.put([File(path="/tmp/link", data=b"agent"), File(path="/tmp/up/etc/shells", data=b"inside")])
+        assert Path("/etc/shells").read_bytes() == before
         assert await sandbox.get("/tmp/link") == b"agent"
-        assert await sandbox.get("/etc/hostname") == b"inside"
+        assert await sandbox.get("/etc/shells") == b"inside"
 
 
 async def test_the_agent_is_nobody_special(namespace_engine):
@@ -215,7 +215,7 @@ async def test_root_inside_has_only_what_the_profile_gives(namespace_engine):
         )
         assert text.splitlines()[:3] == ["0", f"CapEff:\t{'0' * 16}", f"CapBnd:\t{'0' * 16}"]
     async with await create(namespace_engine, profile=Profile.BUILD) as sandbox:
-        code, text = await shell(sandbox, "chown agent /etc/hostname && stat -c %U /etc/hostname", user="root")
+        code, text = await shell(sandbox, "chown agent /etc/shells && stat -c %U /etc/shells", user="root")
         assert (code, text) == (0, "agent\n")
         code, text = await shell(sandbox, "mknod /srv/disk b 254 0 && head -c1 /srv/disk", user="root")
         assert code == 1

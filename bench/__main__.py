@@ -1,0 +1,35 @@
+"""`python -m bench sessions --engine namespace --counts 1,100,1000`"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+from cyclopts import App, Parameter
+
+from sandbox.basebuild import default_cache
+from sandbox.open import Choice
+
+app = App(name="bench", help="Measurements against floors in the same run.")
+
+
+@app.command
+def sessions(
+    *,
+    engine: Choice = "namespace",
+    counts: str = "1,100,1000",
+    idle_s: Annotated[float, Parameter(name="--idle-s")] = 20.0,
+) -> None:
+    """Sessions open at once: memory, idle CPU, latency of a command."""
+    from bench.sessions import measure
+
+    state = Path(os.environ.get("TERMLOOM_STATE", "/tmp/termloom-bench"))
+    wanted = [int(part) for part in counts.split(",")]
+    anyio.run(partial(measure, engine, wanted, cache=default_cache(os.environ), state=state, idle_s=idle_s))
+
+
+if __name__ == "__main__":
+    app()

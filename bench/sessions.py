@@ -1,0 +1,143 @@
+"""How many sessions one event loop holds: memory for each, idle CPU of all, latency of a command.
+
+Each session is a persistent shell in a sandbox of its own, and has run a command before anything is measured. The
+floor of a command is a bare `bash` on pipes, driven by the same loop.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from pathlib import Path
+
+import anyio
+
+from sandbox.base import BASE_DOCKERFILE
+from sandbox.engine import Engine, Session
+from sandbox.open import Choice, open_engine
+from sandbox.spec import BuildContext, Limits, SandboxSpec
+
+LIMITS = Limits(memory_mb=256, pids=64, disk_mb=64, lifetime_s=3600)
+
+
+def _available_mib() -> float:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("no MemAvailable in /proc/meminfo")
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process, the processes under it, and any container daemon and its children."""
+    parents: dict[int, int] = {}
+    spent: dict[int, int] = {}
+    roots = {os.getpid()}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+            except OSError:
+                continue
+            fields = rest.split()
+            pid = int(entry.name)
+            parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+            if name in ("dockerd", "containerd"):
+                roots.add(pid)
+
+    def ours(pid: int) -> bool:
+        while pid > 1:
+            if pid in roots:
+                return True
+            pid = parents.get(pid, 0)
+        return False
+
+    return sum(ticks for pid, ticks in spent.items() if ours(pid)) / os.sysconf("SC_CLK_TCK")
+
+
+async def _floor_ms(rounds: int = 200) -> float:
+    """Median round trip of a builtin through a bare bash on pipes."""
+    process = await anyio.open_process(["bash", "--noprofile", "--norc"])
+    assert process.stdin is not None
+    assert process.stdout is not None
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        await process.stdin.send(b"echo x\n")
+        await process.stdout.receive()
+        times.append(time.perf_counter() - started)
+    process.kill()
+    await process.aclose()
+    return statistics.median(times) * 1000
+
+
+async def _open_all(engine: Engine, image: str, count: int) -> list[Session]:
+    sessions: list[Session] = []
+    gate = anyio.CapacityLimiter(16)
+
+    async def one(number: int) -> None:
+        async with gate:
+            spec = SandboxSpec(image=image, limits=LIMITS, run_id="bench", purpose=f"session {number}")
+            sandbox = await engine.create(spec)
+            session = await sandbox.open_session()
+            result = await session.run("echo ready", timeout_s=60)
+            assert result.output == "ready\n", result
+            sessions.append(session)
+
+    async with anyio.create_task_group() as group:
+        for number in range(count):
+            group.start_soon(one, number)
+    return sessions
+
+
+async def _command_ms(sessions: list[Session], rounds: int = 300) -> tuple[float, float]:
+    """p50 and p95 of `true`, one session after another."""
+    times = []
+    for number in range(rounds):
+        session = sessions[(number * 7919) % len(sessions)]
+        started = time.perf_counter()
+        await session.run("true", timeout_s=60)
+        times.append((time.perf_counter() - started) * 1000)
+    cuts = statistics.quantiles(times, n=20)
+    return statistics.median(times), cuts[18]
+
+
+async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path, idle_s: float = 20.0) -> None:
+    """Print one row for each count."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    print(f"descriptors: {soft} -> {hard}; bare bash round trip {await _floor_ms():.2f} ms")
+    print("open   start/s   MiB each   idle CPU %   command p50 ms   p95 ms   all at once cmd/s   remove s")
+    for count in counts:
+        async with open_engine(choice, cache=cache, state=state, progress=lambda line: None) as engine:
+            built = await engine.build(_context())
+            before = _available_mib()
+            started = time.perf_counter()
+            sessions = await _open_all(engine, built.image, count)
+            opened = time.perf_counter() - started
+            memory = (before - _available_mib()) / count
+            cpu, started = _cpu_s(), time.perf_counter()
+            await anyio.sleep(idle_s)
+            idle = 100 * (_cpu_s() - cpu) / (time.perf_counter() - started)
+            p50, p95 = await _command_ms(sessions)
+            started = time.perf_counter()
+            async with anyio.create_task_group() as group:
+                for session in sessions:
+                    group.start_soon(_one, session)
+            rate = count / (time.perf_counter() - started)
+            started = time.perf_counter()
+        removed = time.perf_counter() - started
+        print(
+            f"{count:5} {count / opened:9.1f} {memory:10.2f} {idle:12.2f}",
+            f"{p50:16.2f} {p95:8.2f} {rate:19.0f} {removed:10.1f}",
+            flush=True,
+        )
+
+
+async def _one(session: Session) -> None:
+    await session.run("/bin/true", timeout_s=120)
+
+
+def _context() -> BuildContext:
+    return BuildContext(dockerfile=BASE_DOCKERFILE)
