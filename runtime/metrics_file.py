@@ -21,15 +21,15 @@ EVERY_S = 10.0
 
 @asynccontextmanager
 async def metrics_lines(path: Path, tally: Tally, *, every_s: float = EVERY_S) -> AsyncIterator[None]:
-    """Append lines while the block runs, and one at its end."""
+    """Append lines while the block runs, one at its beginning and one at its end."""
 
     async def write() -> None:
         await anyio.to_thread.run_sync(_append, path, json.dumps({"at": round(time.time(), 3), **numbers(tally)}))
 
     async def repeat() -> None:
         while True:
-            await anyio.sleep(every_s)
             await write()
+            await anyio.sleep(every_s)
 
     async with anyio.create_task_group() as group:
         group.start_soon(repeat)

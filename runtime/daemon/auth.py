@@ -5,7 +5,8 @@ Invariants:
   socket carries none: the file's mode says who may open it.
 - A request whose Host is not one of ours is refused (a page elsewhere that rebinds its name gets nothing), and so is
   one whose Origin is not the page we served. No answer ever allows another origin.
-- Every answer tells the browser to run no script, style or frame but ours, to send no referrer and to keep no copy.
+- Every answer tells the browser to run no script, style or frame but ours, to tell no other site where it was, and to
+  keep no copy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",

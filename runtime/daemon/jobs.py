@@ -4,7 +4,7 @@ Invariants:
 - A job is recorded before it is acknowledged, and every change of its state before anything follows from it.
 - What a killed or drained daemon left under way is queued again at the next start and resumes from its store.
 - Two jobs never write into one run; a cancelled one's sandboxes are gone before it is called cancelled.
-- A job that fails does not touch the others.
+- A job that fails does not touch the others; kinds of jobs share every limit fairly, however many items each has.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class Jobs:
                     options=job.options,
                     begun=begun,
                     engine=self._engine,
-                    limits=self._limits,
+                    limits=self._limits.share(kind.name),
                     stages=self._spread(kind, place, settings),
                     on_event=fan_out(live.listen, self._listen, log_event),
                     announce=announce,

@@ -44,6 +44,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Since its last movement, while it is in work."""
     stages: tuple[StageState, ...] = ()
 
+    @property
+    def rejected(self) -> int:
+        return sum(sum(stage.rejected.values()) for stage in self.stages)
+
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """Model calls of one run, from its ledger."""

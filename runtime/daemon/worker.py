@@ -90,7 +90,9 @@ class Worker:
 
     async def _hold(self, holder: _Context, kind: JobKind, call: Call) -> None:
         settings = merged(self._settings, call.sections)
-        async with kind.worker(settings, call.run_id, call.recorded, self._engine, self._limits) as value:
+        async with kind.worker(
+            settings, call.run_id, call.recorded, self._engine, self._limits.share(kind.name)
+        ) as value:
             holder.value = value
             holder.ready.set()
             await anyio.sleep_forever()

@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any
 
 import anyio.to_thread
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -44,7 +45,7 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters |= {"age": age, "clock": clock, "number": number}
+        self._environment.filters |= {"age": age, "brief": brief, "clock": clock, "number": number}
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
         text = self._environment.get_template(template).render(home=self._home, **values)
@@ -156,10 +157,19 @@ class Pages:
             all=self._jobs.all(),
             names=names,
             jobs=jobs,
-            yields=_yields(jobs),
+            yields=self._yields(jobs),
             differing=differing,
             charts=charts(curves),
         )
+
+    def _yields(self, jobs: list[Job]) -> list[tuple[str, list[Mapping[str, Any] | None]]]:
+        """By stage, one cell a job: from its result, else from what was counted here."""
+        tables = []
+        for job in jobs:
+            rows = job.result.get("summary", {}).get("stages") or msgspec.to_builtins(self._reporter.job(job).stages)
+            tables.append({row["stage"]: row for row in rows})
+        names = list(dict.fromkeys(name for table in tables for name in table))
+        return [(name, [table.get(name) for table in tables]) for name in names]
 
     def _job(self, request: Request) -> Job:
         return self._jobs.get(request.path_params["job"])
@@ -189,7 +199,12 @@ def age(seconds: float) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 1 or not seconds else f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.0f} s"
+
+
+def brief(seconds: float) -> str:
+    """A duration that is usually short."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else age(seconds)
 
 
 def clock(at: float) -> str:
@@ -198,10 +213,3 @@ def clock(at: float) -> str:
 
 def number(value: float) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
-
-
-def _yields(jobs: list[Job]) -> list[tuple[str, list[Mapping[str, Any] | None]]]:
-    """Rows of the results' yield tables, by stage, one cell a job."""
-    tables = [{row["stage"]: row for row in job.result.get("summary", {}).get("stages", ())} for job in jobs]
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    return [(name, [table.get(name) for table in tables]) for name in names]

@@ -120,7 +120,11 @@ def _task_view(task: Task) -> dict[str, Any]:
         "certificate": certificate,
         "certificate_text": json.dumps(certificate, indent=2, ensure_ascii=False),
         "task_hash": task.hash(),
-        "metadata": {key: value for key, value in task.config.metadata.items() if not isinstance(value, dict)},
+        "metadata": {
+            key: ", ".join(map(str, value)) if isinstance(value, list) else value
+            for key, value in task.config.metadata.items()
+            if not isinstance(value, dict)
+        },
     }
 
 
