@@ -18,6 +18,12 @@ verify *DIRS='tasks/*/':
     @scripts/setup.sh
     @.venv/bin/termloom verify {{ DIRS }}
 
+# Run the daemon with its dashboard; the other recipes submit to it
+[group('work')]
+daemon *ARGS:
+    @scripts/setup.sh
+    @.venv/bin/termloom serve {{ ARGS }}
+
 # Run the command line: just termloom generate --help
 [group('work')]
 termloom *ARGS:

@@ -323,6 +323,7 @@ def _requeue(connection: sqlite3.Connection, run: str, letter: DeadLetter, entry
     except sqlite3.IntegrityError:
         raise ItemConflict(entry.queue, entry.item) from None
     connection.execute("UPDATE runs SET state = 'open' WHERE run = ?", (run,))
+    _journal(connection, run, [Note(item=entry.item, kind="requeued", detail=f"for {letter.item}: {letter.reason}")])
     return True
 
 

@@ -121,7 +121,7 @@ class Reporter:
         moved = live.tally.moved_at or job.started_at
         return JobState(
             job=job,
-            paused=bool(live.runner and live.runner.paused),
+            paused=bool(live.runner and live.runner.paused and job.state == "running"),
             still_s=time.time() - moved if job.state == "running" else 0.0,
             stages=tuple(_stages(live)),
         )

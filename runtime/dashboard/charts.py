@@ -53,7 +53,9 @@ def _chart(name: str, curves: Sequence[tuple[str, Curve]]) -> Chart:
         )
         for label, curve in curves
     )
-    return Chart(name=name, lines=lines, low=_number(low), high=_number(high), until=_number(until))
+    return Chart(
+        name=name, lines=lines, low=_number(low), high=_number(high), until=f"{_number(until)} {curves[0][1].unit}"
+    )
 
 
 def _point(x: float, y: float, low: float, high: float, until: float) -> str:

@@ -53,6 +53,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """One quantity over the lines of a metrics file."""
 
     name: str
+    unit: str
+    """Of the axis across: `s` or `steps`."""
     points: tuple[tuple[float, float], ...]
 
 
@@ -186,6 +188,7 @@ def _curves(rows: list[dict[str, float]]) -> list[Curve]:
     return [
         Curve(
             name=name,
+            unit="s" if axis == "at" else "steps",
             points=tuple(
                 (row.get(axis, float(index)) - start, row[name])
                 for index, row in enumerate(rows)
