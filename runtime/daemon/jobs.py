@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from runtime.bus.signal import Signal
 from runtime.causes import first_cause
-from runtime.daemon.kind import JobKind, JobPlace, JobWork, job_kind
+from runtime.daemon.kind import JobKind, JobPlace, JobWork, job_kind, job_kinds
 from runtime.daemon.live import LiveJob
 from runtime.daemon.records import OVER, Job, JobRecords
 from runtime.daemon.sections import merged, without_secrets
@@ -212,6 +212,7 @@ class Jobs:
         return live.runner
 
     def _again(self, job: Job) -> Job:
+        self.live.pop(job.job, None)  # who follows it waits for the new beginning
         queued = self._record(job, state="queued", ended_at=0.0, detail="", result={})
         self._changed.notify()
         return queued
@@ -228,8 +229,14 @@ class Jobs:
         waiting = [job for job in self.all() if job.state == "queued"]
         running = sum(job.state == "running" for job in self.all())
         for job in waiting[: max(0, self._settings.daemon.jobs - running)]:
+            kind = job_kinds().get(job.kind)
+            if kind is None:
+                self._record(
+                    job, state="failed", ended_at=time.time(), detail=f"no package makes '{job.kind}' any more"
+                )
+                continue
             begun = self._record(job, state="running", started_at=time.time())
-            self.live[job.job] = LiveJob(begun, Tally([stage.name for stage in job_kind(job.kind).stages]))
+            self.live[job.job] = LiveJob(begun, Tally([stage.name for stage in kind.stages]))
             group.start_soon(self._work, begun)
             self._changed.notify()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import msgspec
 
 from runtime.bus.protocol import QueueState
 from runtime.daemon.jobs import Jobs
-from runtime.daemon.kind import job_kind
+from runtime.daemon.kind import job_kind, job_kinds
 from runtime.daemon.live import LiveJob
 from runtime.daemon.records import Job
 from runtime.errors import UserError
@@ -128,10 +129,10 @@ class Reporter:
 
     async def spending(self, job: Job) -> Spending:
         """Raises: StoreError."""
-        place = self._jobs.place_of(job)
-        if not place.store.exists():
+        path = self._store_of(job)
+        if path is None:
             return Spending()
-        async with Store(place.store) as store:
+        async with Store(path) as store:
             calls, prompt, completion, cost = await store.calls()
         chat = self._jobs.settings_of(job).chat
         return Spending(
@@ -147,9 +148,8 @@ class Reporter:
         """Of all jobs. Raises: StoreError."""
         found: list[tuple[Job, DeadLetter]] = []
         for job in self._jobs.all():
-            place = self._jobs.place_of(job)
-            if place.store.exists():
-                async with Store(place.store) as store:
+            if path := self._store_of(job):
+                async with Store(path) as store:
                     found += [(job, letter) for letter in await store.dead_letters(job.run_id)]
         return found
 
@@ -161,8 +161,8 @@ class Reporter:
         return found
 
     async def _places(self, job: Job, item: str) -> list[Place]:
-        path = self._jobs.place_of(job).store
-        if not path.exists():
+        path = self._store_of(job)
+        if path is None:
             return []
         async with Store(path) as store:
             where = await store.where(job.run_id, item)
@@ -187,6 +187,13 @@ class Reporter:
                 journal=tuple(journal),
             )
         ]
+
+    def _store_of(self, job: Job) -> Path | None:
+        """None before its first turn, and for a kind that no package makes any more."""
+        if job.kind not in job_kinds():
+            return None
+        path = self._jobs.place_of(job).store
+        return path if path.exists() else None
 
     def _claims(self, item: str) -> list[str]:
         now = time.monotonic()

@@ -30,6 +30,7 @@ from runtime.errors import RuntimeFault, UserError
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _EVENTS = 30
+_JOBS = 25
 
 
 class Templates:
@@ -92,11 +93,13 @@ class Pages:
         for record in state.sandboxes:
             kind = record.purpose.partition("/")[0].partition(" ")[0] or "other"
             purposes[kind] = purposes.get(kind, 0) + 1
-        spending = [(job, await self._reporter.spending(job.job)) for job in state.jobs]
+        newest = list(reversed(state.jobs))[:_JOBS]
+        spending = [(job, await self._reporter.spending(job.job)) for job in newest]
         return self._templates.page(
             "overview.html",
             state=state,
-            jobs=list(reversed(state.jobs)),
+            jobs=newest,
+            older=len(state.jobs) - len(newest),
             purposes=purposes,
             spending=[(job, spent) for job, spent in spending if spent.calls],
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -13,7 +15,7 @@ import pytest
 
 from tests.generators.running import generate, namespace_engine, new_place, settings_for, tree
 from tests.machine import base_environment, need_namespaces
-from tests.runtime.daemon.served import ROOT, Daemon, WorkerProcess, job_file
+from tests.runtime.daemon.served import ROOT, Daemon, WorkerProcess, end_of, job_file
 
 pytestmark = [pytest.mark.namespace, pytest.mark.nats, pytest.mark.slow]
 
@@ -42,6 +44,23 @@ async def command(daemon: Daemon, out: Path, *arguments: str) -> subprocess.Comp
     return await anyio.run_process(line, cwd=ROOT, env=environment, check=False)
 
 
+async def killed_at_random_moments(tmp_path: Path) -> None:
+    """The same tasks once more, in a daemon that is killed again and again."""
+    settings = {"generate": {"count": 2, "seed": 11, "attempts": 4}}
+    body = {"kind": "generate", "settings": settings, "options": {"out": str(tmp_path / "killed")}}
+    chance = random.Random(3)
+    for start in range(5):
+        with Daemon(tmp_path) as daemon:
+            job = "j2" if start else (await daemon.client.post("jobs", body=body))["job"]
+            if start == 4:
+                assert (await end_of(daemon.client, job))["state"] == "finished"
+                assert (await daemon.client.get("state"))["sandboxes"] == []
+                return
+            with anyio.move_on_after(chance.uniform(0.5, 3.0)):
+                await end_of(daemon.client, job)
+            daemon.stop(signal.SIGKILL)
+
+
 async def test_the_command_gives_the_job_to_the_daemon_and_the_same_set_comes_out(tmp_path, nats_url):
     with anyio.fail_after(200):
         async with namespace_engine(tmp_path / "engine") as engine:
@@ -56,6 +75,8 @@ async def test_the_command_gives_the_job_to_the_daemon_and_the_same_set_comes_ou
             assert again.returncode == 2
             assert b"holds a finished set of tasks" in again.stderr
             await anyio.to_thread.run_sync(partial(worker.stop))
+        await killed_at_random_moments(tmp_path)
     assert tree(tmp_path / "out") == tree(tmp_path / "alone")
+    assert tree(tmp_path / "killed") == tree(tmp_path / "alone")
     assert job_file(daemon.state, "j1")["state"] == "finished"
     assert any("pieces of work" in line and " 0 pieces" not in line for line in worker.lines)

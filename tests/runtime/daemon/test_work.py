@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 
 import anyio
 import pytest
 
-from tests.machine import base_environment, need_namespaces
+from tests.machine import absent, base_environment, need_namespaces
+from tests.runtime.conftest import NatsServer
 from tests.runtime.daemon.served import Daemon, WorkerProcess, boards, end_of, submit, until
 
 pytestmark = [pytest.mark.namespace, pytest.mark.nats]
@@ -41,6 +43,27 @@ async def test_what_fails_on_a_worker_fails_in_the_run_as_it_would_at_home(tmp_p
         assert (await end_of(daemon.client, job))["result"]["boards"] == [["000", 0]]
         letters = await daemon.client.get("dead-letters")
         assert [letter["reason"] for letter in letters] == ["gave_up: the plane is blunt"]
+
+
+async def test_a_bus_that_is_killed_and_comes_back_loses_nothing(tmp_path):
+    if shutil.which("nats-server") is None:
+        absent("no nats-server on the path")
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    try:
+        with (
+            anyio.fail_after(170),
+            Daemon(tmp_path, "--bus", server.url) as daemon,
+            WorkerProcess(tmp_path, "one", server.url),
+        ):
+            job = await submit(daemon.client, tmp_path / "out", count=40, pace_s=0.1)
+            for times in (3, 12):
+                await until(daemon.client, job, "done", stage="plane", times=times)
+                server.stop(signal.SIGKILL)
+                server.start()
+            assert (await end_of(daemon.client, job))["result"]["boards"] == boards(40)
+    finally:
+        server.stop()
 
 
 async def test_a_daemon_killed_while_work_is_out_ends_with_the_same_items(tmp_path, nats_url):
