@@ -17,9 +17,11 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -296,6 +298,43 @@ async def _endpoint(settings: Settings) -> list[Finding]:
     return [Finding(check="endpoint", level="ok", limit=limit, value=f"{chat.model} at {chat.base_url}: {took}")]
 
 
+async def _token_ids(settings: Settings) -> list[Finding]:
+    """A policy is trained on the very tokens it sampled: the endpoint must take ids as they are and give ids back."""
+    base_url, limit = settings.chat.base_url, "token ids come back as they were sent"
+    if not base_url:
+        return [Finding(check="token ids", level="note", limit=limit, value="no endpoint is set (chat.base_url)")]
+    root, key = base_url.rstrip("/").removesuffix("/v1"), settings.chat.api_key.get_secret_value()
+    sent = [1, 2, 3]
+    body = {
+        "input_ids": sent,
+        "return_logprob": True,
+        "logprob_start_len": 0,
+        "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+    }
+    try:
+        meta = (await anyio.to_thread.run_sync(_post_json, f"{root}/generate", body, key))["meta_info"]
+        echoed = [pair[1] for pair in meta["input_token_logprobs"]]
+        sampled = [int(pair[1]) for pair in meta["output_token_logprobs"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        value = f"no native /generate at {root} ({error}): good for generation, not for training"
+        return [Finding(check="token ids", level="note", limit=limit, value=value)]
+    if echoed != sent or len(sampled) != 1:
+        value, remedy = f"{sent} came back as {echoed}", "Serve the policy with a server that takes token ids"
+        return [Finding(check="token ids", level="failure", limit=limit, value=value, remedy=remedy)]
+    return [Finding(check="token ids", level="ok", limit=limit, value=f"{sent} echoed, {sampled} sampled")]
+
+
+def _post_json(url: str, body: object, key: str) -> Any:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310  (the user's own endpoint)
+    try:
+        with urllib.request.urlopen(request, timeout=CHECK_S / 2) as answer:  # noqa: S310
+            return json.load(answer)
+    except urllib.error.HTTPError as refused:
+        refused.close()  # it is the answer as well, and holds the connection
+        raise
+
+
 async def _bus(settings: Settings) -> list[Finding]:
     """One message there and back, over the bus that is configured."""
     from runtime.bus.open import open_bus
@@ -342,6 +381,7 @@ CHECKS: dict[str, Check] = {
     "disk": _disk,
     "store": _state,
     "endpoint": _endpoint,
+    "token ids": _token_ids,
     "bus": _bus,
     "gpu": _gpu,
 }

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from runtime import doctor as module
 from runtime.chat.script import Fault, Reply
 from runtime.chat.scripted import ScriptedServer
 from runtime.doctor import Finding, examine, show_findings
+from runtime.http_server import serving
 from runtime.settings import Settings, load_settings
 
 
@@ -56,6 +63,34 @@ async def test_an_endpoint_that_refuses_the_key_is_a_failure_with_its_status(tmp
         findings = await examine(settings(tmp_path, f"chat.base_url={server.base_url}", "chat.model=any"))
     assert one(findings, "endpoint").level == "failure"
     assert "401" in one(findings, "endpoint").value
+
+
+@asynccontextmanager
+async def policy_server(shift: int):
+    """Answers as the native interface does; `shift` off, it does not echo what it was sent."""
+
+    async def generate(request: Request) -> JSONResponse:
+        body = json.loads(await request.body())
+        echoed = [[None, token + shift, None] for token in body["input_ids"]]
+        return JSONResponse({"meta_info": {"input_token_logprobs": echoed, "output_token_logprobs": [[-0.5, 9, None]]}})
+
+    app = Starlette(routes=[Route("/generate", generate, methods=["POST"])])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with serving(app, listener):
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+@pytest.mark.parametrize(("shift", "level"), [(0, "ok"), (1, "failure")])
+async def test_token_ids_must_come_back_as_they_were_sent(tmp_path, shift, level):
+    async with policy_server(shift) as base_url:
+        found = one(await examine(settings(tmp_path, f"chat.base_url={base_url}")), "token ids")
+    assert found.level == level
+
+
+async def test_an_endpoint_without_token_ids_is_good_for_generation(tmp_path):
+    async with ScriptedServer([Reply(text="ok")]) as server:
+        found = one(await examine(settings(tmp_path, f"chat.base_url={server.base_url}")), "token ids")
+    assert (found.level, "not for training" in found.value) == ("note", True)
 
 
 async def test_a_bus_that_does_not_answer_is_a_failure(tmp_path):
