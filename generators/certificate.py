@@ -3,7 +3,7 @@
 Invariants:
 - It holds nothing that differs from run to run: no time, duration, host or path. The same task gives the same bytes.
 - It can be held against its directory (`differences`) and earned again from the directory alone (`generators.verify`):
-  it records the literal truth to look for and the cheater's commands.
+  it records the literal truth to look for and the item's seed, from which a cheater is drawn.
 - Newer schemas are refused by name.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -61,7 +62,9 @@ class Checks(Part):
     """`solution/solve.sh`, graded by the task's own `tests/test.sh`: the task works in any Harbor runner."""
     no_op_reward: float
     cheater_reward: float
-    cheater_commands: tuple[str, ...]
+    cheater_commands: int
+    cheater_digest: str
+    """sha256 over the cheater's commands."""
     truth: tuple[str, ...]
     """Literal answers, found neither in the instruction nor in the environment nor in its built image."""
 
@@ -150,6 +153,10 @@ def differences(certificate: Certificate, task: Task) -> list[str]:
     if certificate.versions.base != base_digest():
         found.append("the base environment is another one than it was certified with")
     return found
+
+
+def commands_digest(commands: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(commands).encode()).hexdigest()
 
 
 def pass_rate(attempts: tuple[Attempt, ...]) -> float:

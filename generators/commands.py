@@ -106,7 +106,7 @@ async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[s
     check(settings)
     prepare(place, resume=resume)
     with interrupts(cleanup=f"termloom gc --run {place.run_id}") as stop:
-        async with _engine(settings) as engine:
+        async with open_settings_engine(settings) as engine:
             await reap(engine, now=time.time(), run_id=place.run_id)
             async with show_progress([stage.name for stage in STAGES], json=as_json) as on_event:
                 result, summary = await run_generation(
@@ -135,7 +135,7 @@ async def verify(*directories: Path, common: Common = Common()) -> int:
 
     if not directories:
         raise UserError("verify", "no directory is named", "Give one or more task directories")
-    async with _engine(settings) as engine:
+    async with open_settings_engine(settings) as engine:
         problems = await verify_all(directories, engine=engine, settings=settings)
     return show_verification(problems, as_json=common.json)
 
@@ -154,7 +154,7 @@ async def taxonomy(*, tasks: Path | None = None, common: Common = Common()) -> i
 
 
 @asynccontextmanager
-async def _engine(settings: Settings) -> AsyncIterator[Engine]:
+async def open_settings_engine(settings: Settings) -> AsyncIterator[Engine]:
     from sandbox.open import open_engine
 
     async with open_engine(

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import anyio
 
+from generators.images import HeldImages
 from generators.messages import Environment
 from generators.roles import Cast, Played
 from runtime.limits import Limits as NamedLimits
@@ -59,27 +60,40 @@ class GenerationContext:
     run_id: str
     seed: int
     out: Path
+    images: HeldImages = field(default_factory=HeldImages)
 
     def bench(self, item: str, environment: Environment) -> Bench:
         """Where the item's environment is built, played in and graded."""
         context = BuildContext(dockerfile=environment.dockerfile, files=environment.files, network=environment.network)
         limits = Limits(memory_mb=environment.memory_mb)
-        return Bench(self.engine, self.limits, context, limits, run_id=self.run_id, item=item)
+        return Bench(self.engine, self.limits, context, limits, run_id=self.run_id, item=item, images=self.images)
 
 
 class Bench:
     """One environment in work. Every method may raise RetryLater, SandboxError."""
 
     def __init__(
-        self, engine: Engine, named: NamedLimits, context: BuildContext, limits: Limits, *, run_id: str, item: str
+        self,
+        engine: Engine,
+        named: NamedLimits,
+        context: BuildContext,
+        limits: Limits,
+        *,
+        run_id: str,
+        item: str,
+        images: HeldImages,
     ) -> None:
-        self._engine, self._named, self._context, self._limits = engine, named, context, limits
+        self._engine, self._images = engine, images
+        self._named, self._context, self._limits = named, context, limits
         self._run_id, self._item = run_id, item
 
     async def build(self) -> BuildResult:
-        """Build the environment, or find it built."""
+        """Build the environment, or find it built; it is the item's until the item ends."""
         async with self._named.take("build", item=self._item):
-            return await self._engine.build(self._context)
+            built = await self._engine.build(self._context)
+        if built.ok:
+            self._images.hold(built.image, self._item)
+        return built
 
     async def image(self) -> str:
         """The image of an environment that was built before. A failure now is infrastructure's."""

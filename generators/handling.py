@@ -10,15 +10,15 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from generators.context import GenerationContext
 from generators.roles import RoleFailed
 from runtime.causes import first_cause
 from runtime.stage import Message, Rejected
 from sandbox.errors import BuildUnsupported, TransferRefused
 
 Taken = TypeVar("Taken", bound=Message)
+Context = TypeVar("Context")
 
-Work = Callable[[Taken, GenerationContext], Awaitable[Message]]
+Work = Callable[[Taken, Context], Awaitable[Message]]
 
 
 class UnfitError(Exception):
@@ -29,12 +29,12 @@ class UnfitError(Exception):
         super().__init__(f"{reason}: {detail}")
 
 
-def handles(stage: str) -> Callable[[Work[Taken]], Callable[[Taken, GenerationContext], Awaitable[list[Message]]]]:
+def handles(stage: str) -> Callable[[Work[Taken, Context]], Callable[[Taken, Context], Awaitable[list[Message]]]]:
     """Make a stage's handler of its work: what ends the item becomes `Rejected`."""
 
-    def decorate(work: Work[Taken]) -> Callable[[Taken, GenerationContext], Awaitable[list[Message]]]:
+    def decorate(work: Work[Taken, Context]) -> Callable[[Taken, Context], Awaitable[list[Message]]]:
         @functools.wraps(work)
-        async def handler(message: Taken, context: GenerationContext) -> list[Message]:
+        async def handler(message: Taken, context: Context) -> list[Message]:
             try:
                 return [await _unwrapped(work, message, context)]
             except (UnfitError, RoleFailed) as end:
@@ -43,6 +43,7 @@ def handles(stage: str) -> Callable[[Work[Taken]], Callable[[Taken, GenerationCo
                 reason, detail = "build_unsupported", str(end)
             except TransferRefused as end:
                 reason, detail = "transfer_refused", str(end)
+            await context.images.release(context.engine, message.item)
             return [Rejected(item=message.item, run_id=message.run_id, stage=stage, reason=reason, detail=detail)]
 
         return handler
@@ -50,7 +51,7 @@ def handles(stage: str) -> Callable[[Work[Taken]], Callable[[Taken, GenerationCo
     return decorate
 
 
-async def _unwrapped(work: Work[Taken], message: Taken, context: GenerationContext) -> Message:
+async def _unwrapped(work: Work[Taken, Context], message: Taken, context: Context) -> Message:
     """Do the work; of several exceptions in its task groups, raise the first cause."""
     try:
         return await work(message, context)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio.to_thread
 
@@ -24,12 +25,14 @@ from runtime.events import OnEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.runner import Runner, RunResult
-from runtime.settings import GenerateSettings, Settings
+from runtime.settings import GenerateSettings, Section, Settings
 from runtime.stage import Stage
 from runtime.store import Store
 from sandbox.engine import Engine
 
 COMMAND = "generate"
+
+Recorded = TypeVar("Recorded", bound=Section)
 
 
 async def run_generation(
@@ -55,7 +58,7 @@ async def run_generation(
     """
     async with Store(place.store) as store:
         run = await store.open_run(place.run_id, command=COMMAND, settings=settings.generate.model_dump_json())
-        ours = recorded_settings(settings.generate, run.settings, given)
+        ours = recorded_settings(COMMAND, settings.generate, run.settings, given)
         limits = limits or Limits(settings.limits.sizes())
         source = candidate_source(ours, place.run_id)
         async with open_players(ours, settings, store) as players, MemoryBus() as bus:
@@ -79,7 +82,10 @@ async def run_generation(
                 limits=limits,
             )
             announce(runner)
-            result = await runner.run()
+            try:
+                result = await runner.run()
+            finally:
+                await context.images.release_all(engine)
         routes = Routes(STAGES)
         terminal = [routes.decode(entry.body) for entry in await store.terminal(place.run_id)]
     summary = summarise(terminal, source.screened, wanted=ours.count)
@@ -92,9 +98,9 @@ def check(settings: Settings) -> None:
     """Refuse what cannot be run before anything is begun. Raises: UserError."""
     candidate_source(settings.generate, "check").start()
     if settings.generate.author == "chat":
-        from generators.chat.endpoint import require_endpoint
+        from runtime.chat.endpoint import require_endpoint
 
-        require_endpoint(settings.chat)
+        require_endpoint(settings.chat, otherwise="use --author procedural")
 
 
 def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
@@ -123,14 +129,15 @@ def _categories(settings: GenerateSettings) -> tuple[str, ...]:
     return settings.categories or CATEGORIES
 
 
-def recorded_settings(now: GenerateSettings, recorded: str, given: Collection[str]) -> GenerateSettings:
+def recorded_settings(section: str, now: Recorded, recorded: str, given: Collection[str]) -> Recorded:
     """The settings a run goes on with: those it began with. Raises: UserError when others are asked for."""
-    then, default = GenerateSettings.model_validate_json(recorded), GenerateSettings()
-    for name in GenerateSettings.model_fields:
+    model = type(now)
+    then, default = model.model_validate_json(recorded), model()
+    for name in model.model_fields:
         asked, began, usual = (getattr(settings, name) for settings in (now, then, default))
         if asked != began and (name in given or asked != usual):
             raise UserError(
-                f"generate.{name}",
+                f"{section}.{name}",
                 f"is {asked!r}, but the run began with {began!r}",
                 "Resume without it, or start a new run in another directory",
             )
@@ -145,11 +152,13 @@ async def open_players(ours: GenerateSettings, settings: Settings, store: Store)
 
         yield Players(cast=procedural_cast(), name="procedural")
         return
-    from generators.chat.endpoint import open_client
     from generators.chat.players import chat_cast, prompt_versions
+    from runtime.chat.endpoint import open_client
 
-    async with open_client(settings.chat, store, most=settings.limits.chat) as client:
-        yield Players(cast=chat_cast(client), name=f"chat:{client.model}", prompts=prompt_versions())
+    chat = settings.chat
+    async with open_client(chat, store, most=settings.limits.chat) as client:
+        cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens)
+        yield Players(cast=cast, name=f"chat:{client.model}", prompts=prompt_versions())
 
 
 def _manifest(settings: GenerateSettings, players: Players, summary: Summary) -> dict[str, object]:

@@ -12,7 +12,9 @@ from generators.assemble import INITIAL_TESTS, SOLUTION
 from generators.certificate import Certificate, CertificateInvalidError, differences, read_certificate
 from generators.context import Bench, replay
 from generators.handling import UnfitError
+from generators.images import HeldImages
 from generators.outdir import MANIFEST
+from generators.procedural.players import cheating_commands
 from generators.proof import NoOp, Prover, explain
 from generators.roles import Played
 from generators.suites import initial_suite
@@ -31,7 +33,7 @@ RUN_ID = "verify"
 
 async def verify_all(directories: Iterable[Path], *, engine: Engine, settings: Settings) -> dict[Path, list[str]]:
     """Check every task directory, a few at once; a directory with a manifest stands for the tasks in it."""
-    limits = NamedLimits(settings.limits.sizes())
+    limits, images = NamedLimits(settings.limits.sizes()), HeldImages()
     tasks = [task for directory in directories for task in _expand(directory)]
 
     async def check(directory: Path) -> list[str]:
@@ -39,6 +41,7 @@ async def verify_all(directories: Iterable[Path], *, engine: Engine, settings: S
             directory,
             engine=engine,
             limits=limits,
+            images=images,
             run_id=RUN_ID,
             command_timeout_s=settings.generate.command_timeout_s,
         )
@@ -53,13 +56,19 @@ def _expand(directory: Path) -> list[Path]:
 
 
 async def verify_task(
-    directory: Path, *, engine: Engine, limits: NamedLimits, run_id: str, command_timeout_s: float
+    directory: Path,
+    *,
+    engine: Engine,
+    limits: NamedLimits,
+    images: HeldImages,
+    run_id: str,
+    command_timeout_s: float,
 ) -> list[str]:
     """What speaks against the certificate, in words; empty when it holds. Never raises for a bad directory."""
     try:
         task = await anyio.to_thread.run_sync(read_task, directory)
         certificate = read_certificate(task)
-        bench = Bench(engine, limits, task.context(), task.limits(), run_id=run_id, item=directory.name)
+        bench = Bench(engine, limits, task.context(), task.limits(), run_id=run_id, item=str(directory), images=images)
         return differences(certificate, task) + await _earn(bench, task, certificate, command_timeout_s)
     except TaskInvalid as invalid:
         return list(invalid.problems)
@@ -67,17 +76,21 @@ async def verify_task(
         return [str(problem)]
     except (RetryLater, SandboxError) as fault:
         return [f"could not be checked: {fault}"]
+    finally:
+        await images.release(engine, str(directory))
 
 
 async def _earn(bench: Bench, task: Task, certificate: Certificate, command_timeout_s: float) -> list[str]:
     built = await bench.build()
     if not built.ok:
-        return [f"the environment does not build: `{built.failed_step}` ended with {built.exit_code}"]
+        ending = f"ended with {built.exit_code}" if built.exit_code is not None else built.log_tail
+        return [f"the environment does not build: `{built.failed_step}` {ending}"]
     prover = Prover(bench, built.image, task, command_timeout_s=command_timeout_s)
     checks, script = certificate.checks, task.text(SOLUTION) or ""
 
     async def cheat(sandbox: Sandbox) -> Played:
-        return await replay(sandbox, checks.cheater_commands, timeout_s=command_timeout_s)
+        commands = cheating_commands(certificate.item_seed, task.instruction)
+        return await replay(sandbox, commands, timeout_s=command_timeout_s)
 
     try:
         (initial, no_op, (_, cheater_reward), harbor), runs = await anyio.gather(
@@ -111,7 +124,7 @@ def _unequal(certificate: Certificate, no_op: NoOp, cheater_reward: float) -> li
     if no_op.reward >= 1.0:
         problems.append("doing nothing passes")
     if cheater_reward >= 1.0:
-        problems.append("the recorded cheater passes")
+        problems.append("a cheater passes without doing the task")
     return problems
 
 

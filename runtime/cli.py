@@ -8,12 +8,15 @@ Invariants:
 - `--help` imports no command: the one line of each is read from its source.
 - What the user did wrong is one line on standard error, exit code 2; what is wrong around the program is one line,
   exit code 1; an interrupted command gives 130. Only a bug shows a traceback.
+- Standard input, output and error are open: what was closed is /dev/null, and no file of ours takes its number.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
@@ -26,6 +29,7 @@ from cyclopts import App, CycloptsError, UnknownCommandError
 from runtime.causes import first_cause
 from runtime.errors import RuntimeFault, TaskInvalid, UserError
 from runtime.interrupts import EXIT_CODE, Interrupted
+from runtime.machine import refusal
 from sandbox.errors import SandboxError
 
 GROUP = "termloom.commands"
@@ -60,7 +64,8 @@ def run(arguments: Sequence[str], *, group: str = GROUP) -> int:
     except KeyboardInterrupt:
         return EXIT_CODE
     except Exception as error:
-        message, code = str(first_cause(error)), _exit_code(first_cause(error))
+        cause = refusal(first_cause(error)) or first_cause(error)
+        message, code = str(cause), _exit_code(cause)
         if code is None:
             raise
     else:
@@ -83,7 +88,27 @@ def _exit_code(error: BaseException) -> int | None:
 
 def main() -> NoReturn:
     """The program."""
-    sys.exit(run(sys.argv[1:]))
+    _open_standard_streams()
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:  # its reader has gone, or its disk is full
+        code = code or 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Also: what the terminal's encoding lacks is shown as `?`."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _unknown_command(name: str, app: App) -> str:

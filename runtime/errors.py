@@ -5,6 +5,7 @@ RuntimeFault
 ├── TaskInvalid          a task directory that cannot be read: all problems at once
 ├── BusClosed            publish or consume after the bus was closed: a broken invariant
 ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
+├── MachineRefused       the machine has no room, right or handle left, anywhere else: ends the run
 └── ChatError            one model call that finally failed; the subclass is the failure class
     ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage
     ├── ChatRejected         4xx: bad request, key or model: ends the run, the remedy is the user's
@@ -67,6 +68,14 @@ class StoreError(RuntimeFault):
     def __init__(self, path: str, reason: str, remedy: str) -> None:
         self.path, self.reason, self.remedy = path, reason, remedy
         super().__init__(f"{path}: {reason}. {remedy}")
+
+
+class MachineRefused(RuntimeFault):
+    """The machine itself says no: a full or read-only disk, a missing right, too many open files."""
+
+    def __init__(self, where: str, reason: str, remedy: str) -> None:
+        self.where, self.reason, self.remedy = where, reason, remedy
+        super().__init__(f"{where}: {reason}. {remedy}")
 
 
 class AnswerUnusable(RuntimeFault):

@@ -21,6 +21,7 @@ from runtime.errors import (
     StoreError,
     UserError,
 )
+from runtime.machine import refusal
 from runtime.stage import Message, RetryLater
 from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost
 
@@ -77,6 +78,8 @@ def judge(error: Exception) -> Outcome:
             return Drain(str(cause))
     if isinstance(cause, _ENDS_THE_RUN):
         raise cause
+    if refused := refusal(cause):
+        raise refused from cause
     if isinstance(cause, _INFRASTRUCTURE):
         return Again(f"{type(cause).__name__}: {cause}")
     return Again("fault", fault="".join(traceback.format_exception(error)))

@@ -91,7 +91,15 @@ def _home(variable: str, xdg: str, fallback: str) -> Path:
     """`$TERMLOOM_...`, else our directory under the XDG one."""
     if own := os.environ.get(variable):
         return Path(own).absolute()
-    return Path(os.environ.get(xdg) or Path.home() / fallback).absolute() / "termloom"
+    return Path(os.environ.get(xdg) or _home_directory() / fallback).absolute() / "termloom"
+
+
+def _home_directory() -> Path:
+    """Raises: UserError where neither HOME nor the accounts know one."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UserError("HOME", "is not set, and this user has no account", "Set HOME") from None
 
 
 class PathSettings(Section):
@@ -129,6 +137,46 @@ class GenerateSettings(Section):
     """Word n-grams of benchmarks, one a line, that no task may hold."""
 
 
+class ErrorWeights(Section):
+    """How often each of TermiGen's five error types is drawn, relative to the others. The paper is silent: uniform."""
+
+    analysis_error: NonNegativeFloat = 1.0
+    command_error: NonNegativeFloat = 1.0
+    hallucination: NonNegativeFloat = 1.0
+    requirement_violation: NonNegativeFloat = 1.0
+    verification_failure: NonNegativeFloat = 1.0
+
+
+class SynthesizeSettings(Section):
+    seed: int = 0
+    repeats: PositiveInt = 1
+    """Trajectories for each task."""
+    author: Literal["procedural", "chat"] = "procedural"
+    """Who plays generator, mistake maker and critic: what is known of the task, or the endpoint of section `chat`."""
+    error_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    """Probability that a step is meant to be a mistake, drawn for each step on its own; TermiGen's rate."""
+    error_weights: ErrorWeights = ErrorWeights()
+    mistake_weight: NonNegativeFloat = 0.0
+    """Loss weight of injected mistakes: seen, not imitated."""
+    critic_rounds: PositiveInt = 3
+    """Drafts of one step that the critic sees at most."""
+    draws: PositiveInt = 3
+    """Times a step's intent is drawn at most, when mistakes are discarded; then the step is a correct one."""
+    max_turns: PositiveInt = 32
+    """Mistakes and repairs take room: TermiGen's trajectories have 25.5 turns on average."""
+    context_tokens: PositiveInt = 16384
+    """Of a whole trajectory; TermiGen trains on sequences of up to 20,000 tokens."""
+    command_timeout_s: PositiveFloat = 30.0
+
+
+class ExportSettings(Section):
+    tau: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Least share of tests passed that a trajectory needs to be exported for training. 0 keeps failures too, which was
+    best in TermiGen's ablation."""
+    parquet: bool = False
+    """Also write a data set in the Hugging Face layout; needs the extra `data`."""
+
+
 class Price(Section):
     """What a million tokens cost, in any one currency."""
 
@@ -140,9 +188,10 @@ class ChatSettings(Section):
     base_url: str = ""
     model: str = ""
     api_key: SecretStr = SecretStr("")
-    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 1.0
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    """Empty: each role has its own. Some models accept one value only."""
     max_tokens: PositiveInt = 8192
-    """Of one answer."""
+    """Of one answer: tests and files of a task are one JSON object; longer ones are cut and get their repair turn."""
     deadline_s: PositiveFloat = 600.0
     """For one call with all its retries."""
     prices: dict[str, Price] = {}
@@ -182,6 +231,8 @@ class Settings(BaseSettings):
     paths: PathSettings = Field(default_factory=PathSettings)
     chat: ChatSettings = ChatSettings()
     generate: GenerateSettings = GenerateSettings()
+    synthesize: SynthesizeSettings = SynthesizeSettings()
+    export: ExportSettings = ExportSettings()
     daemon: DaemonSettings = DaemonSettings()
 
     @classmethod

@@ -22,7 +22,7 @@ import msgspec
 
 from runtime.database import Database
 from runtime.errors import ItemConflict, StoreError
-from runtime.owner import is_alive, this_process
+from sandbox.owner import owner_is_alive, owner_token
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,9 +224,9 @@ class Store:
 
 
 def _open_run(connection: sqlite3.Connection, run: str, command: str, settings: str, path: str) -> Run:
-    name, me = f"run/{run}", this_process()
+    name, me = f"run/{run}", owner_token()
     row = connection.execute("SELECT owner FROM leases WHERE name = ?", (name,)).fetchone()
-    if row is not None and row[0] != me and is_alive(row[0]):
+    if row is not None and row[0] != me and owner_is_alive(row[0]):
         raise StoreError(path, f"process {row[0].split(':')[1]} works on run '{run}'", "Wait for it, or end it")
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?)", (name, me))
     connection.execute(

@@ -7,6 +7,8 @@ Invariants:
 - A cache entry is complete or absent: it is made beside its final place and renamed. Its name is the hash of the base
   text, the builder's version and the machine's architecture.
 - One process builds at a time; others wait for it and use what it made. What a killed one left is removed by the next.
+- The programs that make it are a session of their own: their signals do not reach us. They end when we are cancelled
+  or die, and are given time to clean up.
 - Nothing of this machine stays in the base: no resolver, host name, machine id, package lists or logs.
 
 Ways to make the tar, in order: mmdebstrap (as root, or as an ordinary user where the kernel lets it; installed by
@@ -24,11 +26,13 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
 from subprocess import DEVNULL, PIPE, STDOUT
 
 import anyio
+from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from sandbox.base import BASE_DOCKERFILE, BASE_PACKAGES
@@ -43,6 +47,7 @@ BUILDER_VERSION = 1
 
 _SUITE = "bookworm"
 _DEADLINE_S = 1800.0
+_STOP_S = 20.0
 _SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list.d/debian.list")
 _LEFTOVERS = (
     "/etc/resolv.conf", "/etc/hostname", "/etc/machine-id", "/etc/.pwd.lock", "/etc/passwd-", "/etc/group-",
@@ -89,11 +94,15 @@ async def ensure_base(*, cache: Path, progress: Progress, otherwise: MakeTar | N
     digest = base_digest()
     home = cache / "base"
     final = home / digest
-    if not final.is_dir():
-        home.mkdir(parents=True, exist_ok=True)
-        async with _lock(home / "lock", progress):
-            if not final.is_dir():
-                await _make(home, final, progress, otherwise)
+    try:
+        if not final.is_dir():
+            home.mkdir(parents=True, exist_ok=True)
+            async with _lock(home / "lock", progress):
+                if not final.is_dir():
+                    await _make(home, final, progress, otherwise)
+    except OSError as error:
+        reason = f"{error.filename or home}: {error.strerror or error}"
+        raise _unavailable(reason, "Free space there, or choose another cache (TERMLOOM_CACHE).") from error
     return Base(tar=final / "base.tar", rootfs=final / "rootfs", trusted=final / "trusted", digest=digest)
 
 
@@ -190,19 +199,41 @@ def mmdebstrap_argv(tar: Path, source: Path | None) -> list[str]:
 async def _run(argv: Sequence[str], progress: Progress, *, env: Mapping[str, str]) -> None:
     """Run a program, its informative lines as progress. Raises: EngineUnavailable with the end of its output."""
     tail: deque[str] = deque(maxlen=8)
-    async with await anyio.open_process(
-        argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=os.environ | env
-    ) as process:
+    async with _own_session(argv, env) as process:
         assert process.stdout is not None
         async for line in _lines(TextReceiveStream(process.stdout, errors="replace")):
             tail.append(line)
             if line.startswith("I: ") and "-hook in shell" not in line:
                 progress(line[3:])
+        await process.wait()
     if process.returncode:
         raise _unavailable(
             f"{argv[0]} failed with exit code {process.returncode}: {' | '.join(tail)}",
             "Check the network and the package sources under /etc/apt, then try again.",
         )
+
+
+@asynccontextmanager
+async def _own_session(argv: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Process]:
+    """mmdebstrap ends its whole process group when it fails, and cleans up when it is told to end."""
+    bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    async with await anyio.open_process(
+        [*bound, *argv], stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=os.environ | env, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            _kill_group(process, SIGTERM)  # as a terminal does: it waits for the programs that it started
+            with anyio.move_on_after(_STOP_S, shield=True):
+                await process.wait()
+            raise
+        finally:
+            _kill_group(process, SIGKILL)
+
+
+def _kill_group(process: Process, signal: Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal)
 
 
 async def _lines(stream: TextReceiveStream) -> AsyncIterator[str]:

@@ -2,19 +2,17 @@
 
 Invariants:
 - Only what an engine's inventory lists is ever removed, and that lists only what we labelled.
-- Dead is an owner whose process id, on this boot and in this process-id namespace, is free or belongs to a younger
-  process. Of an owner elsewhere nothing is known: its sandboxes are left until they expire.
+- Of an owner elsewhere (see `sandbox.owner`) nothing is known: its sandboxes are left until they expire.
 - A removal that fails is reported, and found again by the next reap.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
+from sandbox.owner import owner_is_dead, owner_token
 from sandbox.spec import Record, SandboxRecord
 
 
@@ -24,33 +22,6 @@ class Reaped(Record, frozen=True):
     removed: tuple[SandboxRecord, ...] = ()
     failed: tuple[tuple[SandboxRecord, str], ...] = ()
     """Still there, with the reason."""
-
-
-def owner_token() -> str:
-    """This process as `<boot id>.<pid namespace>:<pid>:<start ticks>`, for the leases it takes."""
-    pid = os.getpid()
-    return f"{_here()}:{pid}:{_start_ticks(pid)}"
-
-
-def owner_is_dead(token: str) -> bool:
-    """Whether the process that a token names is known to be gone."""
-    here, _, rest = token.partition(":")
-    pid, _, ticks = rest.partition(":")
-    return here == _here() and pid.isdigit() and str(_start_ticks(int(pid))) != ticks
-
-
-def _here() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
-
-
-def _start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none, or only its zombie."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state in "ZX" else int(fields[18])
 
 
 def orphans(

@@ -204,6 +204,6 @@ class SandboxRecord(Record):
     run_id: str
     purpose: str
     owner: str
-    """`<boot id>:<pid>:<start ticks>` of the process that holds the lease."""
+    """The process that holds the lease, as `sandbox.owner` names it."""
     created_at: float
     expires_at: float

@@ -8,7 +8,8 @@ Invariants:
   report carries a nonce that travelled on the grader's standard input.
 - Only a verdict that grading reached carries a reward. Infrastructure failure is `reward=None` with a class that says
   why, and never an exception; a broken suite is an infrastructure failure of the task.
-- Missing evidence is never a reward: no report, no reward file, no number in it.
+- Missing evidence is never a reward: no report, no reward file, no number in it. A trusted grader that began its tests
+  and ended without a report, twice, was ended by what the agent left: reward 0, or else that would be a way out of it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LIMITS = Limits()
 _REPORT_LIMIT = 16 << 20
 _REWARD_LIMIT = 64 * 1024
 _TAIL_BYTES = 1000
-_PYTEST_BROKE = (3, 4)
+_PYTEST_BROKE, _PYTEST_MISUSED = 3, 4
 """pytest's exit codes for an internal and a usage error."""
 _RUN_TEST_SH = f"rm -rf /logs && mkdir -p {REWARD_DIR} && exec bash {TESTS_DIR}/test.sh"
 
@@ -63,6 +64,21 @@ async def grade(
 
 
 async def _grade(engine: Engine, spec: SandboxSpec, suite: Suite) -> Verdict:
+    try:
+        return await _grade_once(engine, spec, suite)
+    except _GraderEndedError:
+        pass  # once may be chance: a machine without memory
+    try:
+        return await _grade_once(engine, spec, suite)
+    except _GraderEndedError as ended:
+        return Verdict(reward=0.0, failure=FailureClass.AGENT_FAIL, detail=str(ended))
+
+
+class _GraderEndedError(Exception):
+    """The grader began and gave no report, while the sandbox lived: what the tests ran has ended it."""
+
+
+async def _grade_once(engine: Engine, spec: SandboxSpec, suite: Suite) -> Verdict:
     try:
         sandbox = await engine.create(spec)
     except SandboxError as error:
@@ -130,15 +146,21 @@ def judge(tests: Sequence[GradedTest], inventory: Sequence[str] | None) -> Verdi
 
 
 def _read_report(result: ExecResult, nonce: str) -> _Report | Verdict:
+    """Raises: _GraderEndedError."""
+    first_line, _, rest = result.stdout.partition(b"\n")
+    if not secrets.compare_digest(first_line, nonce.encode()):
+        detail = f"the grader ended with {result.exit_code} before it began: {_tail(result.stderr)}"
+        return _no_reward(FailureClass.GRADE_ERROR, detail)
     try:
-        report = msgspec.json.decode(result.stdout, type=_Report)
+        report = msgspec.json.decode(rest, type=_Report)
     except msgspec.MsgspecError:
-        reason = f"the grader ended with {result.exit_code} and left no report"
-        return _no_reward(FailureClass.GRADE_ERROR, f"{reason}: {_tail(result.stderr)}")
+        raise _GraderEndedError(f"the tests ended the grader with {result.exit_code}: it left no report") from None
     if not secrets.compare_digest(report.nonce, nonce):
-        return _no_reward(FailureClass.GRADE_ERROR, "the report does not carry the nonce of this grading")
-    if report.exit_code in _PYTEST_BROKE:
-        return _no_reward(FailureClass.GRADE_ERROR, f"pytest failed with {report.exit_code}: {report.log}")
+        raise _GraderEndedError("the tests left a report without the nonce of this grading")
+    if report.exit_code == _PYTEST_BROKE:
+        raise _GraderEndedError(f"the tests broke pytest: {report.log}")
+    if report.exit_code == _PYTEST_MISUSED:
+        return _no_reward(FailureClass.GRADE_ERROR, f"pytest refused its arguments: {report.log}")
     return report
 
 

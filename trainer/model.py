@@ -7,6 +7,7 @@ the value of the state *before* a token, so neither it nor the log-probability o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ def policy_logprobs(
         if spread is not None:
             entropies = entropies.index_put((row.source[0][at],), spread)
     return logprobs.view_as(batch.mask), entropies.view_as(batch.mask)
+
+
+@torch.no_grad()
+def ids_logprobs(model: nn.Module, ids: Sequence[int]) -> list[float]:
+    """Log-probabilities of `ids[1:]`, each after the ids before it, at temperature 1."""
+    device = next(model.parameters()).device
+    whole = torch.tensor([list(ids)], device=device)
+    got, _ = token_logprobs(model(input_ids=whole, use_cache=False).logits[0, :-1], whole[0, 1:])
+    return [float(value) for value in got]
 
 
 def critic_values(critic: Critic, batch: Columns, *, row_tokens: int) -> Tensor:

@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
@@ -37,9 +38,7 @@ from sandbox.engine import Sandbox
 PROMPTS = ("draft", "review", "furnish", "examine", "judge", "cheat")
 
 _CLOSE_TIMEOUT_S = 10.0
-_MAX_TOKENS = 8192
-"""Tests and files of a task in one JSON object; longer answers are cut and get their repair turn."""
-_DRAFT_TEMPERATURE = 1.0
+_TEMPERATURES = {"draft": 1.0}
 _TEMPERATURE = 0.6
 """Drafts should differ from each other; everything built on a draft should be careful."""
 _SHOWN_FILE_CHARS = 4000
@@ -49,33 +48,36 @@ _library = PromptLibrary("generators.chat")
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-class _Asker:
-    """One role's way to ask."""
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """How all roles ask: one prompt, one JSON answer."""
 
-    def __init__(self, client: Completer, role: str, *, temperature: float = _TEMPERATURE) -> None:
-        self._client, self._role, self._temperature = client, role, temperature
+    client: Completer
+    temperature: float | None
+    """None: each role has its own."""
+    max_tokens: int
 
-    async def ask(self, schema: type[Schema], *, nonce: str, **values: object) -> Schema:
+    async def ask(self, role: str, schema: type[Schema], *, nonce: str, **values: object) -> Schema:
         request = ChatRequest(
-            messages=(ChatMessage(role="user", content=_library.render(self._role, **values).text),),
-            purpose=self._role,
-            temperature=self._temperature,
-            max_tokens=_MAX_TOKENS,
+            messages=(ChatMessage(role="user", content=_library.render(role, **values).text),),
+            purpose=role,
+            temperature=_TEMPERATURES.get(role, _TEMPERATURE) if self.temperature is None else self.temperature,
+            max_tokens=self.max_tokens,
             nonce=nonce,
         )
         try:
-            return await ask_structured(self._client, request, schema)
+            return await ask_structured(self.client, request, schema)
         except AnswerUnusable as unusable:
-            raise RoleFailed(self._role, "answer_unusable", str(unusable)) from unusable
+            raise RoleFailed(role, "answer_unusable", str(unusable)) from unusable
 
 
 class ChatDrafter:
-    def __init__(self, client: Completer) -> None:
-        self._asker = _Asker(client, "draft", temperature=_DRAFT_TEMPERATURE)
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
 
     async def draft(self, blueprint: Blueprint, *, feedback: Sequence[str] = ()) -> Draft:
         nonce = f"{blueprint.seed}/{len(feedback)}"
-        answer = await self._asker.ask(DraftAnswer, nonce=nonce, blueprint=blueprint, feedback=feedback)
+        answer = await self._asker.ask("draft", DraftAnswer, nonce=nonce, blueprint=blueprint, feedback=feedback)
         strings = (text.strip() for text in answer.truth_strings)
         return Draft(
             title=answer.title,
@@ -89,22 +91,23 @@ class ChatDrafter:
 
 
 class ChatReviewer:
-    def __init__(self, client: Completer) -> None:
-        self._asker = _Asker(client, "review")
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
 
     async def review(self, blueprint: Blueprint, draft: Draft) -> Review:
         answer = await self._asker.ask(
-            ReviewAnswer, nonce=str(blueprint.seed), blueprint=blueprint, draft=draft, packages=BASE_PACKAGES
+            "review", ReviewAnswer, nonce=str(blueprint.seed), blueprint=blueprint, draft=draft, packages=BASE_PACKAGES
         )
         return Review(**answer.model_dump())
 
 
 class ChatFurnisher:
-    def __init__(self, client: Completer) -> None:
-        self._asker = _Asker(client, "furnish")
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
 
     async def furnish(self, blueprint: Blueprint, draft: Draft, *, feedback: Sequence[str] = ()) -> Environment:
         answer = await self._asker.ask(
+            "furnish",
             EnvironmentAnswer,
             nonce=f"{blueprint.seed}/{len(feedback)}",
             draft=draft,
@@ -119,13 +122,14 @@ class ChatFurnisher:
 
 
 class ChatExaminer:
-    def __init__(self, client: Completer) -> None:
-        self._asker = _Asker(client, "examine")
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
 
     async def examine(
         self, blueprint: Blueprint, draft: Draft, environment: Environment, *, feedback: Sequence[str] = ()
     ) -> str:
         answer = await self._asker.ask(
+            "examine",
             FinalTestsAnswer,
             nonce=f"{blueprint.seed}/{len(feedback)}",
             draft=draft,
@@ -137,12 +141,12 @@ class ChatExaminer:
 
 
 class ChatJudge:
-    def __init__(self, client: Completer) -> None:
-        self._asker = _Asker(client, "judge")
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
 
     async def judge(self, draft: Draft, environment: Environment, final_tests: str) -> Judgement:
         answer = await self._asker.ask(
-            JudgementAnswer, nonce="", draft=draft, files=_shown(environment), final_tests=final_tests
+            "judge", JudgementAnswer, nonce="", draft=draft, files=_shown(environment), final_tests=final_tests
         )
         return Judgement(unstated=answer.unstated, untested=answer.untested)
 
@@ -150,7 +154,7 @@ class ChatJudge:
 class ChatSolver:
     """Plays episodes in the agent loop that rollouts and evaluation use."""
 
-    def __init__(self, client: Completer, settings: AgentSettings = SOLVE) -> None:
+    def __init__(self, client: Completer, settings: AgentSettings) -> None:
         self._client, self._settings = client, settings
 
     async def solve(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox, *, attempt: int) -> Played:
@@ -166,7 +170,7 @@ class ChatSolver:
 class ChatCheater:
     """The same loop, asked to get past the tests without doing the work."""
 
-    def __init__(self, client: Completer, settings: AgentSettings = SOLVE) -> None:
+    def __init__(self, client: Completer, settings: AgentSettings) -> None:
         self._client, self._settings = client, settings
 
     async def cheat(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox) -> Played:
@@ -175,16 +179,18 @@ class ChatCheater:
         return await _episode(self._client, "cheat", sandbox, instruction=prompt.text, settings=self._settings, key=key)
 
 
-def chat_cast(client: Completer, settings: AgentSettings = SOLVE) -> Cast:
-    """A full cast of chat players on one endpoint."""
+def chat_cast(client: Completer, *, temperature: float | None = None, max_tokens: int = 8192) -> Cast:
+    """A full cast of chat players on one endpoint; `temperature` and `max_tokens` are those of the `chat` settings."""
+    asker = Asker(client=client, temperature=temperature, max_tokens=max_tokens)
+    playing = SOLVE if temperature is None else SOLVE.model_copy(update={"temperature": temperature})
     return Cast(
-        drafter=ChatDrafter(client),
-        reviewer=ChatReviewer(client),
-        furnisher=ChatFurnisher(client),
-        examiner=ChatExaminer(client),
-        judge=ChatJudge(client),
-        solver=ChatSolver(client, settings),
-        cheater=ChatCheater(client, settings),
+        drafter=ChatDrafter(asker),
+        reviewer=ChatReviewer(asker),
+        furnisher=ChatFurnisher(asker),
+        examiner=ChatExaminer(asker),
+        judge=ChatJudge(asker),
+        solver=ChatSolver(client, playing),
+        cheater=ChatCheater(client, playing),
     )
 
 

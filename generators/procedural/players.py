@@ -105,12 +105,13 @@ class ProceduralCheater:
     """Tries one of the cheap ways to a reward; which one is a function of the item."""
 
     async def cheat(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox) -> Played:
-        return await _play(CHEATS[self.choose(blueprint)](draft.instruction), sandbox)
+        return await _play(cheating_commands(blueprint.seed, draft.instruction), sandbox)
 
-    @staticmethod
-    def choose(blueprint: Blueprint) -> str:
-        """The name of the way that this item's cheater tries."""
-        return random.Random(f"{blueprint.seed}/cheat").choice(sorted(CHEATS))
+
+def cheating_commands(seed: int, instruction: str) -> tuple[str, ...]:
+    """What the cheater of an item types, knowing its instruction alone."""
+    way = random.Random(f"{seed}/cheat").choice(sorted(CHEATS))
+    return CHEATS[way](instruction)
 
 
 def _nothing(instruction: str) -> tuple[str, ...]:

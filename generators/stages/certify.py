@@ -9,7 +9,7 @@ from __future__ import annotations
 import anyio
 
 from generators.assemble import assemble
-from generators.certificate import Checks, issue
+from generators.certificate import Checks, commands_digest, issue
 from generators.context import GenerationContext
 from generators.handling import UnfitError, handles
 from generators.messages import Certified, Solved
@@ -46,7 +46,8 @@ async def certify(message: Solved, context: GenerationContext) -> Message:
         solution_script_passed=True,
         no_op_reward=no_op.reward,
         cheater_reward=cheater_reward,
-        cheater_commands=cheated.commands,
+        cheater_commands=len(cheated.commands),
+        cheater_digest=commands_digest(cheated.commands),
         truth=draft.truth.strings,
     )
     certificate = issue(
@@ -58,6 +59,7 @@ async def certify(message: Solved, context: GenerationContext) -> Message:
         players=players.name,
         prompts=players.prompts,
     )
+    await context.images.release(context.engine, message.item)
     return Certified(item=message.item, run_id=message.run_id, solved=message, certificate=certificate.encode())
 
 

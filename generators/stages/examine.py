@@ -49,7 +49,7 @@ def objection(verdict: Verdict) -> tuple[str, str]:
     if named(verdict.tests, "error", "timeout", "skipped") or verdict.reward is None:
         return "tests_error", f"On the untouched environment a test must pass or fail by assertion.\n{report(verdict)}"
     if not verdict.tests:
-        return "no_tests", "No test was collected."
+        return "no_tests", f"No test was collected.\n{report(verdict)}"
     if not named(verdict.tests, "failed"):
         return "passes_at_start", "All tests pass on the untouched environment: they do not test the task's outcome."
     return "", ""

@@ -11,6 +11,7 @@ from generators.certificate import pass_rate
 from generators.context import GenerationContext
 from generators.handling import handles
 from generators.messages import Published, Selected
+from runtime.machine import writing
 from runtime.stage import Message, Stage
 from runtime.task import write_task
 
@@ -20,7 +21,8 @@ async def publish(message: Selected, context: GenerationContext) -> Message:
     solved = message.certified.solved
     task = dataclasses.replace(assemble(solved, seed=context.seed), certificate=message.certified.certificate)
     name = directory_name(solved)
-    await anyio.to_thread.run_sync(write_task, task, context.out / name)
+    with writing(context.out / name):
+        await anyio.to_thread.run_sync(write_task, task, context.out / name)
     return Published(
         item=message.item,
         run_id=message.run_id,

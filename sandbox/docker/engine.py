@@ -32,7 +32,7 @@ from sandbox.docker.labels import BASE_REPOSITORY, FROZEN_REPOSITORY
 from sandbox.docker.sandbox import DockerSandbox
 from sandbox.docker.watch import EventWatch
 from sandbox.errors import EngineFault, SandboxError
-from sandbox.reaper import owner_is_dead, owner_token
+from sandbox.owner import owner_is_dead, owner_token
 from sandbox.spec import BuildContext, BuildResult, Profile, SandboxRecord, SandboxSpec
 from sandbox.trusted import trusted_argv
 

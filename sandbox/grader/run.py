@@ -4,7 +4,8 @@ This file is a program: `sandbox.verifier` passes its text to the trusted interp
 sandbox takes part in it. It knows the standard library and pytest (7 or newer), and nothing of this package.
 
 Input, on standard input: JSON with `nonce`, `modules` (paths), `test_timeout_s` and `env`.
-Output, on the descriptor that was standard output at the start: one JSON object with `nonce`, `tests` (in the form of
+Output, on the descriptor that was standard output at the start: the nonce as one line before any test runs, so that who
+reads it knows that what follows is the tests' doing; then one JSON object with `nonce`, `tests` (in the form of
 `sandbox.spec.GradedTest`), `exit_code` (pytest's) and `log` (the end of pytest's own output).
 
 Invariants:
@@ -13,7 +14,7 @@ Invariants:
 - Settings come from here alone: no configuration file, no conftest, no plugin, no cache, an environment made anew.
 - A test that was collected and did not run is an error, whatever ended the run early.
 - Collection of a module, and setup, call and teardown of a test, get `test_timeout_s` each. The alarm repeats, for code
-  that swallows it.
+  that swallows it. The first test that runs out of time ends the run: what hangs every test does not outlast the suite.
 - Temporary files go to a new directory of unguessable name, whatever was prepared in /tmp.
 
 A test that imports the agent's code lets it into this process; one that runs it as a program does not.
@@ -111,6 +112,8 @@ class Recorder:
             kind = "skipped" if report.outcome == "skipped" else _kind(error)
             exception = type(error).__name__ if error is not None else ""
             entry.update(_entry(entry["name"], kind, exception, _text(report.longrepr if error is None else error)))
+            if kind == "timeout":
+                item.session.shouldstop = "out of time"
         elif report.when == "teardown":
             entry.update(_entry(entry["name"], "passed", "", ""))
 
@@ -173,6 +176,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(_ENVIRONMENT | config["env"])
     process = os.getpid()
+    os.write(channel, f"{config['nonce']}\n".encode())
     recorder = Recorder(config["test_timeout_s"])
     exit_code, log = _run(config["modules"], recorder)
     if os.getpid() != process:

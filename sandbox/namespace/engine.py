@@ -27,10 +27,11 @@ import msgspec
 from sandbox.errors import EngineFault, EngineUnavailable
 from sandbox.namespace.builder import Builder
 from sandbox.namespace.images import Image, Images
-from sandbox.namespace.leases import Leases, own_identity
+from sandbox.namespace.leases import Leases
 from sandbox.namespace.link import ENGINE, GoneError, Link, spawner_command
 from sandbox.namespace.sandbox import NamespaceSandbox
 from sandbox.namespace.zygote.cgroups import Cgroups
+from sandbox.owner import owner_token
 from sandbox.spec import TRUSTED_DIR, BuildContext, BuildResult, Profile, SandboxRecord, SandboxSpec
 
 _REMEDY = "Use the Docker engine, or run as root on a Linux host."
@@ -82,7 +83,11 @@ class NamespaceEngine:
 
     async def __aenter__(self) -> Self:
         """Raises: EngineUnavailable."""
-        await anyio.to_thread.run_sync(self._prepare)
+        try:
+            await anyio.to_thread.run_sync(self._prepare)
+        except OSError as error:
+            reason = f"{error.filename or self._state_dir}: {error.strerror or error}"
+            raise EngineUnavailable(ENGINE, reason, "Choose another state directory (TERMLOOM_STATE).") from error
         self._link = await Link.open(self._state_dir / "mnt")
         self._link.on_down = self._on_down
         self._link.on_gone = self._on_gone
@@ -99,7 +104,7 @@ class NamespaceEngine:
             (self._state_dir / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._state_dir.chmod(0o700)
         self._cgroups = Cgroups.detect()
-        self._owner = own_identity()
+        self._owner = owner_token()
         self._images = Images(self._state_dir / "images", self._rootfs)
         for record in self._leases.abandoned():
             try:

@@ -19,8 +19,8 @@ from typing import Literal
 import msgspec
 
 from sandbox.errors import EngineFault
-from sandbox.namespace.leases import boot_id
 from sandbox.namespace.link import ENGINE
+from sandbox.owner import boot_id
 from sandbox.spec import BuildContext, Record
 
 _DEEPEST = 100

@@ -6,38 +6,13 @@ atomically; they are not synced, since nothing that they name survives a restart
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import msgspec
 
+from sandbox.owner import owner_is_alive
 from sandbox.spec import SandboxRecord
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_START_TICKS = 19
-
-
-def _start_ticks(pid: int) -> str | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in (b"Z", b"X") else fields[_START_TICKS].decode()
-
-
-def boot_id() -> str:
-    return _BOOT_ID.read_text().strip()
-
-
-def own_identity() -> str:
-    """This process, for `SandboxRecord.owner`: `<boot id>:<pid>:<start ticks>`."""
-    return f"{boot_id()}:{os.getpid()}:{_start_ticks(os.getpid())}"
-
-
-def is_alive(owner: str) -> bool:
-    boot, pid, ticks = owner.split(":")
-    return boot == boot_id() and _start_ticks(int(pid)) == ticks
 
 
 class Leases:
@@ -69,6 +44,6 @@ class Leases:
         return [record for record in records if record is not None]
 
     def abandoned(self) -> list[SandboxRecord]:
-        """Those whose owner is dead or whose time is over."""
+        """Those whose time is over or whose owner does not run here: nothing that they name outlives the machine."""
         now = time.time()
-        return [record for record in self.all() if record.expires_at < now or not is_alive(record.owner)]
+        return [record for record in self.all() if record.expires_at < now or not owner_is_alive(record.owner)]

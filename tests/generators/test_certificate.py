@@ -13,6 +13,7 @@ from generators.certificate import (
     Certificate,
     CertificateInvalidError,
     Checks,
+    commands_digest,
     differences,
     issue,
     pass_rate,
@@ -29,7 +30,8 @@ CHECKS = Checks(
     solution_script_passed=True,
     no_op_reward=0.0,
     cheater_reward=0.0,
-    cheater_commands=("touch /home/agent/out",),
+    cheater_commands=1,
+    cheater_digest=commands_digest(("touch /home/agent/out",)),
     truth=("secret-answer",),
 )
 

@@ -29,10 +29,12 @@ async def test_certificates_hold_until_a_file_is_changed(tmp_path: Path) -> None
     async with namespace_engine(tmp_path / "engine") as engine:
         summary = await generate(settings, new_place(settings, out), engine)
         assert len(summary.tasks) == 2
+        assert images(tmp_path) == []
         first, second = (out / task.directory for task in summary.tasks)
         assert await verify_all([out], engine=engine, settings=settings) == {
             path: [] for path in sorted((first, second))
         }
+        assert images(tmp_path) == []
         solution = first / "solution" / "solve.sh"
         solution.write_text("#!/bin/bash\ntrue\n")
         (second / "instruction.md").unlink()
@@ -41,6 +43,11 @@ async def test_certificates_hold_until_a_file_is_changed(tmp_path: Path) -> None
     assert any(problem.startswith("the reference failed in 2 of 2 runs") for problem in found[first])
     assert found[second] == ["instruction.md is missing"]
     assert found[tmp_path / "none"] == ["not a directory"]
+
+
+def images(tmp_path: Path) -> list[Path]:
+    """What the engine keeps of environments that were built."""
+    return list((tmp_path / "engine" / "images").iterdir())
 
 
 def command(tmp_path: Path, out: Path, *options: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 
 from runtime.database import Database
 from runtime.errors import ItemConflict, StoreError
-from runtime.owner import is_alive, this_process
 from runtime.store import Call, Entry, Note, Store
 
 
@@ -217,11 +215,3 @@ async def test_a_run_belongs_to_one_live_process(tmp_path: Path):
         child.wait()
         child.stdin.close()
         child.stdout.close()
-
-
-def test_an_owner_is_alive_until_its_process_ends():
-    assert is_alive(this_process())
-    boot, _, ticks = this_process().split(":")
-    assert int(ticks) > 0
-    assert not is_alive(f"{boot}:{os.getpid()}:{int(ticks) + 1}")
-    assert not is_alive(f"another-boot:{os.getpid()}:{ticks}")

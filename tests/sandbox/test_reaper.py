@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-
-from sandbox.reaper import orphans, owner_is_dead, owner_token
+from sandbox.reaper import orphans
 from sandbox.spec import SandboxRecord
 
 
@@ -31,30 +29,3 @@ def test_own_sandboxes_are_taken_only_at_the_end_of_their_run() -> None:
 
 def test_a_run_is_reaped_without_touching_another() -> None:
     assert chosen(record("x", owner="dead"), record("y", owner="dead", run_id="b"), run_id="b") == ["y"]
-
-
-def test_this_process_is_alive_and_a_finished_one_is_dead() -> None:
-    token = owner_token()
-    assert not owner_is_dead(token)
-    here, pid, ticks = token.rsplit(":", 2)
-    assert owner_is_dead(f"{here}:{pid}:{int(ticks) + 1}")
-    process = subprocess.Popen(["true"])
-    process.wait()
-    assert owner_is_dead(f"{here}:{process.pid}:{ticks}")
-
-
-def test_a_zombie_is_dead() -> None:
-    here, _, ticks = owner_token().rsplit(":", 2)
-    with subprocess.Popen(["sleep", "0"]) as process:
-        process.poll()
-        waited = subprocess.run(
-            ["bash", "-c", f"while kill -0 {process.pid} && ! grep -q Z /proc/{process.pid}/stat; do :; done"],
-            check=False,
-        )
-        assert waited.returncode == 0
-        assert owner_is_dead(f"{here}:{process.pid}:{ticks}")
-
-
-def test_of_an_owner_elsewhere_nothing_is_known() -> None:
-    assert not owner_is_dead("other-boot.1:1:1")
-    assert not owner_is_dead("")

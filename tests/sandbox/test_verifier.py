@@ -155,11 +155,23 @@ EVERY_OUTCOME = """
     def test_needs_late(late):
         pass
 
+    def test_environment():
+        assert set(os.environ) <= {"PATH", "HOME", "LANG", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "GIVEN",
+                                   "PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
+        assert os.environ["GIVEN"] == "yes"
+
     def test_hangs():
         try:
             time.sleep(60)
         except Exception:
             pass
+
+    def test_after_it():
+        pass
+"""
+
+INSISTENT = """
+    import subprocess, time
 
     def test_insists_on_hanging():
         while True:
@@ -167,11 +179,6 @@ EVERY_OUTCOME = """
                 subprocess.run(["sleep", "60"])
             except BaseException:
                 time.sleep(60)
-
-    def test_environment():
-        assert set(os.environ) <= {"PATH", "HOME", "LANG", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "GIVEN",
-                                   "PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
-        assert os.environ["GIVEN"] == "yes"
 """
 
 
@@ -192,11 +199,16 @@ async def test_every_outcome(open_any: OpenEngine) -> None:
         "test_needs_broken": ("error", "LookupError"),
         "test_needs_late": ("error", "LookupError"),
         "test_hangs": ("timeout", "OutOfTime"),
-        "test_insists_on_hanging": ("timeout", "OutOfTime"),
         "test_environment": ("passed", ""),
+        "test_after_it": ("error", "NotRun"),
     }
     assert next(test for test in verdict.tests if test.name == "test_asserts").message.startswith("one is not two")
     assert (verdict.reward, verdict.failure) == (0.0, FailureClass.AGENT_FAIL)
+
+
+async def test_a_test_that_swallows_its_alarm_is_out_of_time(open_any: OpenEngine) -> None:
+    verdict = await graded(open_any, trusted(INSISTENT, test_timeout_s=1.0))
+    assert [(test.name, test.outcome) for test in verdict.tests] == [("test_insists_on_hanging", "timeout")]
 
 
 async def test_a_broken_module_is_an_error_of_the_module(open_any: OpenEngine) -> None:
@@ -286,7 +298,6 @@ async def test_a_program_run_as_the_agent_cannot_read_the_tests(open_any: OpenEn
 @pytest.mark.parametrize(
     ("suite", "failure", "detail"),
     [
-        (trusted("import os; os._exit(0)"), FailureClass.GRADE_ERROR, "left no report"),
         (trusted("import time; time.sleep(60)", timeout_s=2.0), FailureClass.GRADE_TIMEOUT, "longer than 2 s"),
         (Suite(files=(File(path="helper.py", data=b""),)), FailureClass.GRADE_ERROR, "no test module"),
         (Suite(files=(File(path="../test_x.py", data=b""),)), FailureClass.GRADE_ERROR, "leads out of /tests"),
@@ -298,6 +309,34 @@ async def test_without_evidence_there_is_no_reward(
     verdict = await graded(open_any, suite)
     assert (verdict.reward, verdict.failure) == (None, failure)
     assert detail in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("module", "detail"),
+    [
+        ("import os; os._exit(0)", "ended the grader with 0: it left no report"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "it left no report"),
+        ("import os\nfor fd in range(3, 99):\n  try: os.write(fd, b'{}')\n  except OSError: pass", "left no report"),
+        (
+            "def test_a(request): request.session.config.hook.pytest_runtest_logreport = None\n"
+            "def test_b(request): request.config.pluginmanager = None",
+            "the tests broke pytest",
+        ),
+    ],
+)
+async def test_ending_the_grader_is_no_way_out_of_a_reward_of_0(open_any: OpenEngine, module: str, detail: str) -> None:
+    verdict = await graded(open_any, trusted(module))
+    assert (verdict.reward, verdict.failure) == (0.0, FailureClass.AGENT_FAIL)
+    assert detail in verdict.detail
+
+
+async def test_a_grader_that_never_began_is_infrastructure(
+    open_any: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.verifier.trusted_argv", lambda: ["/bin/false"])
+    verdict = await graded(open_any, trusted("def test_a(): pass"))
+    assert (verdict.reward, verdict.failure) == (None, FailureClass.GRADE_ERROR)
+    assert "ended with 1 before it began" in verdict.detail
 
 
 # Harbor mode

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from generators.certificate import read_certificate
+from generators.certificate import commands_digest, read_certificate
+from generators.chat.endpoint import open_client
 from generators.summary import Summary
+from runtime.chat.budget import Spending
 from runtime.chat.script import Reply
 from runtime.chat.scripted import ScriptedServer
+from runtime.settings import ChatSettings
+from runtime.store import Call, Store
 from runtime.task import read_task
 from tests.generators.running import generate, namespace_engine, new_place, rejections, settings_for
 
@@ -73,6 +77,7 @@ class Endpoint:
     def __init__(self, **changes: list[Any]) -> None:
         self._answers = DEFAULTS | changes
         self.prompts: dict[str, list[str]] = defaultdict(list)
+        self.requests: list[dict[str, Any]] = []
         self._calls: Counter[str] = Counter()
 
     def __call__(self, request: dict[str, Any], _number: int) -> Reply:
@@ -82,11 +87,12 @@ class Endpoint:
         turn = sum(m["role"] == "assistant" for m in messages) if role in ("solve", "cheat") else self._calls[role]
         self._calls[role] += 1
         self.prompts[role].append(prompt)
+        self.requests.append(request)
         answer = self._answers[role][min(turn, len(self._answers[role]) - 1)]
         return Reply(text=answer if isinstance(answer, str) else f"Here it is:\n```json\n{json.dumps(answer)}\n```")
 
 
-async def run(endpoint: Endpoint, tmp_path: Path) -> Summary:
+async def run(endpoint: Endpoint, tmp_path: Path, *sets: str) -> Summary:
     async with ScriptedServer(endpoint) as server, namespace_engine(tmp_path / "engine") as engine:
         settings = settings_for(
             tmp_path,
@@ -98,6 +104,7 @@ async def run(endpoint: Endpoint, tmp_path: Path) -> Summary:
             "generate.certificate_repeats=2",
             f"chat.base_url={server.base_url}",
             "chat.model=scripted",
+            *sets,
         )
         return await generate(settings, new_place(settings, tmp_path / "out"), engine)
 
@@ -119,10 +126,29 @@ async def test_the_third_environment_is_certified_after_a_failed_build_and_faile
     assert "rows.txt is missing" in third
     task = read_task(tmp_path / "out" / summary.tasks[0].directory)
     certificate = read_certificate(task)
-    assert certificate.checks.cheater_commands == ("echo 1 > /home/agent/count.txt",)
+    assert certificate.checks.cheater_commands == 1
+    assert certificate.checks.cheater_digest == commands_digest(("echo 1 > /home/agent/count.txt",))
     assert certificate.versions.players == "chat:scripted"
     assert set(certificate.versions.prompts) == set(OPENINGS.values())
     assert "wc -l" in (task.text("solution/solve.sh") or "")
+
+
+async def test_a_temperature_and_a_length_are_everybodys(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    await run(endpoint, tmp_path, "chat.temperature=0.25", "chat.max_tokens=4000")
+    assert {request["temperature"] for request in endpoint.requests} == {0.25}
+    assert {request["max_tokens"] for request in endpoint.requests if len(request["messages"]) == 1} == {4000}
+
+
+async def test_a_resumed_run_has_spent_what_it_spent_before(tmp_path: Path) -> None:
+    call = Call(
+        key="k", request_digest="d", response=b"", prompt_tokens=700, completion_tokens=50, cost=0.5, attempts=1
+    )
+    async with Store(tmp_path / "store.sqlite") as store:
+        await store.record_call(call)
+        settings = ChatSettings(base_url="http://127.0.0.1:1/v1", model="m")
+        async with open_client(settings, store, most=4) as client:
+            assert client.budget.spent == Spending(tokens=750, usd=0.5)
 
 
 async def test_the_truth_is_told_to_nobody_but_those_who_prepare_and_test(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from generators.messages import Blueprint, Environment
 from generators.procedural import library
 from generators.procedural.compose import compose
-from generators.procedural.players import CHEATS, ProceduralCheater, ProceduralSolver, procedural_cast, with_mistake
+from generators.procedural.players import (
+    CHEATS,
+    ProceduralCheater,
+    ProceduralSolver,
+    cheating_commands,
+    procedural_cast,
+    with_mistake,
+)
 from generators.roles import Cast
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.spec import BuildContext, Profile, SandboxSpec
@@ -117,7 +124,9 @@ def test_slip_rate_bounds_the_share_of_slips() -> None:
 
 
 def test_cheater_tries_every_way_over_many_items() -> None:
-    assert {ProceduralCheater.choose(blueprint(seed)) for seed in range(100)} == set(CHEATS)
+    instruction = "Sum /home/agent/a.txt into /home/agent/b.txt."
+    seen = {cheating_commands(seed, instruction) for seed in range(100)}
+    assert seen == {way(instruction) for way in CHEATS.values()}
 
 
 @pytest.mark.namespace
@@ -153,7 +162,7 @@ async def test_cheater_gets_nowhere(engine: NamespaceEngine) -> None:
     image = await _built(engine, task.environment)
     sandbox = await engine.create(SandboxSpec(image=image))
     played = await ProceduralCheater().cheat(item, task.draft, sandbox)
-    assert played.commands == CHEATS[ProceduralCheater.choose(item)](task.draft.instruction)
+    assert played.commands == cheating_commands(item.seed, task.draft.instruction)
     assert "failed" in (await _outcome(engine, await sandbox.freeze(), task.final_tests)).values()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost
 from sandbox.namespace.engine import NamespaceEngine
-from sandbox.namespace.leases import is_alive, own_identity
+from sandbox.owner import owner_is_alive
 from sandbox.spec import File, Limits, Profile, SandboxSpec
 
 pytestmark = [pytest.mark.namespace, pytest.mark.timeout(180)]
@@ -124,7 +124,7 @@ async def test_another_engine_sees_and_may_remove_what_it_does_not_own(namespace
             "r1",
             "solve 7/3",
         )
-        assert is_alive(record.owner)
+        assert owner_is_alive(record.owner)
         assert record.expires_at - record.created_at >= spec.limits.lifetime_s
         await other.remove(sandbox.id)
         await other.remove(sandbox.id)
@@ -233,18 +233,6 @@ async def test_a_sandbox_that_cannot_start_is_a_fault_that_leaves_nothing(namesp
         with pytest.raises(EngineFault, match="failed"):
             await namespace_engine.create(SandboxSpec(image=namespace_engine.images.base.id, limits=limits))
     assert await namespace_engine.inventory() == []
-
-
-def test_the_owner_of_a_lease_is_known_to_live_or_not():
-    boot, pid, ticks = own_identity().split(":")
-    assert is_alive(own_identity())
-    assert not is_alive(f"{boot}:{pid}:{int(ticks) - 1}")
-    assert not is_alive(f"other:{pid}:{ticks}")
-    child = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    zombie = Path(f"/proc/{child.pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
-    assert not is_alive(f"{boot}:{child.pid}:{zombie}")
-    child.wait()
 
 
 def test_probe_names_a_reason_where_namespaces_are_refused():

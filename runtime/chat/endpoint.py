@@ -1,8 +1,11 @@
-"""The endpoint of a generation run: a client whose calls are paid once, over the run's own ledger and budget."""
+"""The endpoint of a run: a client whose calls are paid once, over the run's own ledger and budget."""
 
 from __future__ import annotations
 
-from runtime.chat.budget import Budget, BudgetSettings, Price
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from runtime.chat.budget import Budget, BudgetSettings, Price, Spending
 from runtime.chat.client import ChatClient
 from runtime.chat.client import ChatSettings as ClientSettings
 from runtime.chat.concurrency import ConcurrencySettings
@@ -12,26 +15,33 @@ from runtime.settings import ChatSettings
 from runtime.store import Store
 
 
-def require_endpoint(settings: ChatSettings) -> None:
-    """Raises: UserError when no endpoint or model is given."""
+def require_endpoint(settings: ChatSettings, *, otherwise: str) -> None:
+    """Raises: UserError when no endpoint or model is given; `otherwise` is what could be done without one."""
     for name in ("base_url", "model"):
         if not getattr(settings, name):
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"chat.{name}", "is not set", f"Give {option}, or use --author procedural")
+            raise UserError(f"chat.{name}", "is not set", f"Give {option}, or {otherwise}")
 
 
-def open_client(settings: ChatSettings, store: Store, *, most: int) -> ChatClient:
-    """A client of at most `most` calls at once. Raises: UserError when a budget in money lacks the model's price."""
+@asynccontextmanager
+async def open_client(settings: ChatSettings, store: Store, *, most: int) -> AsyncIterator[ChatClient]:
+    """A client of at most `most` calls at once, its budget less what the store's ledger has spent.
+
+    Raises: UserError when a budget in money lacks the model's price; StoreError.
+    """
+    prompt_tokens, completion_tokens, cost = await store.spent()
     usual = ConcurrencySettings()
     concurrency = ConcurrencySettings(floor=min(usual.floor, most), start=min(usual.start, most), cap=most)
-    return ChatClient(
+    client = ChatClient(
         base_url=settings.base_url,
         api_key=settings.api_key.get_secret_value() or "none",
         model=settings.model,
         settings=ClientSettings(deadline_s=settings.deadline_s, concurrency=concurrency),
         ledger=StoreLedger(store),
-        budget=Budget(_budget(settings)),
+        budget=Budget(_budget(settings), spent=Spending(tokens=prompt_tokens + completion_tokens, usd=cost)),
     )
+    async with client:
+        yield client
 
 
 def _budget(settings: ChatSettings) -> BudgetSettings:

@@ -1,0 +1,54 @@
+"""Which items stand on which built images: an image goes with the last item that needs it.
+
+So the disk holds the images of what is in work, however many tasks a run makes. The base is never removed (engines see
+to that), and an image that is wanted after all, by a redelivered or resumed item, is built again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+
+import anyio
+
+from sandbox.engine import Engine
+from sandbox.errors import SandboxError
+
+_CLEAN_S = 60.0
+
+
+class HeldImages:
+    """The images that the items of one process hold."""
+
+    def __init__(self) -> None:
+        self._holders: defaultdict[str, set[str]] = defaultdict(set)
+
+    def hold(self, image: str, item: str) -> None:
+        """The image is needed until the item ends."""
+        self._holders[image].add(item)
+
+    def give_up(self, item: str) -> list[str]:
+        """The item is at its end: the images that nobody else holds."""
+        for holders in self._holders.values():
+            holders.discard(item)
+        free = [image for image, holders in self._holders.items() if not holders]
+        for image in free:
+            del self._holders[image]
+        return free
+
+    async def release(self, engine: Engine, item: str) -> None:
+        """Remove the images of an item that is at its end."""
+        await _remove(engine, self.give_up(item))
+
+    async def release_all(self, engine: Engine) -> None:
+        """At the end of a run: the images of items that were given up, or are left to a resumed run."""
+        images = list(self._holders)
+        self._holders.clear()
+        with anyio.move_on_after(_CLEAN_S, shield=True):
+            await _remove(engine, images)
+
+
+async def _remove(engine: Engine, images: list[str]) -> None:
+    for image in images:
+        with suppress(SandboxError):  # it stays as what it is: a cache entry
+            await engine.remove_image(image)
