@@ -70,7 +70,7 @@ async def _worker(
         Store(settings.paths.state / "work" / f"{run_id}.sqlite") as store,
         open_players(ours, settings, store) as players,
     ):
-        yield GenerationContext(
+        context = GenerationContext(
             engine=engine,
             limits=limits,
             players=players,
@@ -79,6 +79,10 @@ async def _worker(
             seed=ours.seed,
             out=settings.paths.state / "work" / run_id,
         )
+        try:
+            yield context
+        finally:
+            await context.images.release_all(engine)
 
 
 JOB = JobKind(

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from runtime.errors import UserError
-from runtime.owner import is_alive, this_process
+from sandbox.owner import owner_is_alive, owner_token
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ def find_daemon(state: Path) -> Address | None:
         address = msgspec.json.decode((directory(state) / "address.json").read_bytes(), type=Address)
     except (OSError, msgspec.MsgspecError):
         return None
-    return address if is_alive(address.owner) else None
+    return address if owner_is_alive(address.owner) else None
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def announced(state: Path, *, url: str, token: str) -> Iterator[None]:
     path = directory(state) / "address.json"
     fresh = path.with_suffix(".partial")
     fresh.touch(mode=0o600)
-    fresh.write_bytes(msgspec.json.encode(Address(url=url, token=token, owner=this_process())))
+    fresh.write_bytes(msgspec.json.encode(Address(url=url, token=token, owner=owner_token())))
     fresh.rename(path)
     try:
         yield
