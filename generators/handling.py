@@ -8,15 +8,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from generators.images import HeldImages
 from generators.roles import RoleFailed
 from runtime.causes import first_cause
 from runtime.stage import Message, Rejected
+from sandbox.engine import Engine
 from sandbox.errors import BuildUnsupported, TransferRefused
 
 Taken = TypeVar("Taken", bound=Message)
-Context = TypeVar("Context")
+
+
+class HoldsImages(Protocol):
+    """What the stages of any pipeline share: an engine, and the images that their items stand on."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def images(self) -> HeldImages: ...
+
+
+Context = TypeVar("Context", bound=HoldsImages)
 
 Work = Callable[[Taken, Context], Awaitable[Message]]
 

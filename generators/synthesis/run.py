@@ -85,7 +85,10 @@ async def run_synthesis(
                 limits=limits,
             )
             announce(runner)
-            result = await runner.run()
+            try:
+                result = await runner.run()
+            finally:
+                await context.images.release_all(engine)
         routes = Routes(STAGES)
         ends = [routes.decode(entry.body) for entry in await store.terminal(place.run_id)]
     statistics = await anyio.to_thread.run_sync(shelf.finish, settings.export)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from generators.context import Bench
 from generators.handling import UnfitError, handles
+from generators.images import HeldImages
 from generators.synthesis.messages import Enacted, Filed, Planned
 from generators.synthesis.outputs import Shelf
 from generators.synthesis.performance import agent_settings, perform
@@ -39,6 +40,7 @@ class SynthesisContext:
     settings: SynthesizeSettings
     run_id: str
     shelf: Shelf
+    images: HeldImages = field(default_factory=HeldImages)
 
 
 @handles("enact")
@@ -70,7 +72,15 @@ async def _prepare(message: Planned, context: SynthesisContext) -> tuple[Task, B
         environment = task.context()
     except TaskInvalid as invalid:
         raise UnfitError("task_invalid", str(invalid)) from invalid
-    bench = Bench(context.engine, context.limits, environment, task.limits(), run_id=context.run_id, item=message.item)
+    bench = Bench(
+        context.engine,
+        context.limits,
+        environment,
+        task.limits(),
+        run_id=context.run_id,
+        item=message.item,
+        images=context.images,
+    )
     return task, bench
 
 
@@ -100,6 +110,7 @@ async def file(message: Enacted, context: SynthesisContext) -> Message:
     """Write the trajectory down."""
     trajectory = decode(message.trajectory)
     await anyio.to_thread.run_sync(context.shelf.add, trajectory)
+    await context.images.release(context.engine, message.item)
     return Filed(item=message.item, run_id=message.run_id, reward=trajectory.reward or 0.0)
 
 
