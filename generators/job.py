@@ -13,7 +13,7 @@ from generators.context import GenerationContext
 from generators.outdir import MANIFEST, RunPlace, place_of, prepare
 from generators.run import check, open_players, run_generation
 from generators.stages import STAGES
-from runtime.daemon.kind import JobKind, JobPlace, JobWork
+from runtime.daemon.kind import JobKind, JobPlace, JobWork, Travel
 from runtime.errors import UserError
 from runtime.limits import Limits
 from runtime.settings import GenerateSettings, Settings
@@ -41,7 +41,6 @@ async def _run(work: JobWork) -> dict[str, Any]:
     place = _place(work.settings, work.options)
     if work.begun:
         (place.out / MANIFEST).unlink(missing_ok=True)  # the set is not complete any more, if it was
-    if not work.begun or place.store.exists():
         prepare(place, resume=place.store.exists())
     result, summary = await run_generation(
         work.settings,
@@ -91,6 +90,5 @@ JOB = JobKind(
     check=_check,
     place=_job_place,
     run=_run,
-    recorded=_recorded,
-    worker=_worker,
+    travel=Travel(stages=("furnish", "examine", "solve", "certify"), recorded=_recorded, worker=_worker),
 )

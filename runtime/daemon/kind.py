@@ -54,6 +54,18 @@ class JobWork:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Travel:
+    """What other machines can do for a kind: their messages must hold all that the work needs."""
+
+    stages: tuple[str, ...]
+    """Names of the stages that travel: those that need an engine, as a rule."""
+    recorded: Callable[[Any], str]
+    """From the context of the stages: the settings that the run goes on with, as another process needs them."""
+    worker: Callable[[Settings, str, str, Engine, Limits], AbstractAsyncContextManager[Any]]
+    """The context of the stages in another process: settings, run id, `recorded`, engine, limits."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobKind:
     """One kind of job."""
 
@@ -64,10 +76,8 @@ class JobKind:
     place: Callable[[Settings, Options], JobPlace]
     run: Callable[[JobWork], Awaitable[dict[str, Any]]]
     """Carries the job to its end or to a drain; returns the result as JSON. The key `state` is the run's."""
-    recorded: Callable[[Any], str]
-    """From the context of its stages: the settings that the run goes on with, as another process needs them."""
-    worker: Callable[[Settings, str, str, Engine, Limits], AbstractAsyncContextManager[Any]]
-    """The context of its stages in another process: settings, run id, `recorded`, engine, limits."""
+    travel: Travel | None = None
+    """None: all of its work is done in the daemon."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Work for other machines: stages that need sandboxes are sent over the bus, everything else stays in the daemon.
+"""Work for other machines: the stages that a kind lets travel are sent over the bus, everything else stays here.
 
 The run stays where it is: its runner, source and store know nothing of this. A stage that travels has a handler that
 sends the message out and waits for the answer; `runtime.daemon.worker` does the work, here and on every machine that
@@ -37,8 +37,6 @@ from sandbox.engine import Engine
 PREFIX = "termloom-work"
 RESULTS = "results"
 LEASE_S = 30.0
-_TRAVEL = frozenset({"build", "create", "run", "grade"})
-"""A stage that takes one of these needs an engine, which other machines have too."""
 _OUT_AT_ONCE = 256
 """Calls of one stage that are out or wait for a worker."""
 
@@ -76,7 +74,7 @@ def queue_of(kind: str, stage: str) -> str:
 
 
 def stages_that_travel(kind: JobKind) -> list[Stage]:
-    return [stage for stage in kind.stages if _TRAVEL.intersection(stage.limits)]
+    return [stage for stage in kind.stages if kind.travel and stage.name in kind.travel.stages]
 
 
 async def declare_all(bus: Bus) -> list[str]:
@@ -112,7 +110,8 @@ class Abroad:
         return [await self._bus.state(queue) for queue in (*self._queues, RESULTS)]
 
     def _sent(self, kind: JobKind, stage: Stage, routes: Routes, settings: Settings) -> Stage:
-        sections = travelling(settings)
+        assert kind.travel is not None, "none of its stages travels"
+        sections, recorded = travelling(settings), kind.travel.recorded
 
         async def handler(message: Message, context: Any) -> list[Message]:
             call = Call(
@@ -121,7 +120,7 @@ class Abroad:
                 stage=stage.name,
                 run_id=message.run_id,
                 sections=sections,
-                recorded=kind.recorded(context),
+                recorded=recorded(context),
                 body=routes.admit(message).body,
             )
             return _opened(await self._ask(call), message, stage, routes)

@@ -89,8 +89,9 @@ class Worker:
         return holder.value
 
     async def _hold(self, holder: _Context, kind: JobKind, call: Call) -> None:
+        assert kind.travel is not None, "none of its stages travels"
         settings = merged(self._settings, call.sections)
-        async with kind.worker(
+        async with kind.travel.worker(
             settings, call.run_id, call.recorded, self._engine, self._limits.share(kind.name)
         ) as value:
             holder.value = value

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from runtime.bus import MemoryBus
-from runtime.daemon.kind import JobKind, JobPlace, JobWork
+from runtime.daemon.kind import JobKind, JobPlace, JobWork, Travel
 from runtime.errors import UserError
 from runtime.routes import Routes
 from runtime.runner import Runner
@@ -105,5 +105,5 @@ async def worker(settings, run_id, recorded, engine, limits):
 
 JOB = JobKind(
     name="shop", stages=STAGES, check=check, place=place, run=run,
-    recorded=lambda shop: shop.options(), worker=worker,
+    travel=Travel(stages=("plane",), recorded=lambda shop: shop.options(), worker=worker),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from runtime.dashboard.library import Library
 from tests.generators.running import generate, namespace_engine, new_place, settings_for, tree
 from tests.machine import base_environment, need_namespaces
 from tests.runtime.daemon.served import ROOT, Daemon, WorkerProcess, end_of, job_file
@@ -28,13 +29,13 @@ def engine_can_be_used() -> None:
     base_environment()
 
 
-async def command(daemon: Daemon, out: Path, *arguments: str) -> subprocess.CompletedProcess:
+async def command(daemon: Daemon, name: str, out: Path, *arguments: str) -> subprocess.CompletedProcess:
     sets = [part for setting in WANTED for part in ("--set", setting)]
     line = [
         sys.executable,
         "-c",
         "from runtime.cli import main; main()",
-        "generate",
+        name,
         *sets,
         "--out",
         str(out),
@@ -51,7 +52,7 @@ async def killed_at_random_moments(tmp_path: Path) -> None:
     chance = random.Random(3)
     for start in range(5):
         with Daemon(tmp_path) as daemon:
-            job = "j2" if start else (await daemon.client.post("jobs", body=body))["job"]
+            job = "j3" if start else (await daemon.client.post("jobs", body=body))["job"]
             if start == 4:
                 assert (await end_of(daemon.client, job))["state"] == "finished"
                 assert (await daemon.client.get("state"))["sandboxes"] == []
@@ -62,21 +63,25 @@ async def killed_at_random_moments(tmp_path: Path) -> None:
 
 
 async def test_the_command_gives_the_job_to_the_daemon_and_the_same_set_comes_out(tmp_path, nats_url):
-    with anyio.fail_after(200):
+    with anyio.fail_after(280):
         async with namespace_engine(tmp_path / "engine") as engine:
             settings = settings_for(tmp_path, *WANTED)
             await generate(settings, new_place(settings, tmp_path / "alone"), engine)
         with Daemon(tmp_path, "--bus", nats_url) as daemon, WorkerProcess(tmp_path, "worker", nats_url) as worker:
-            done = await command(daemon, tmp_path / "out")
+            done = await command(daemon, "generate", tmp_path / "out")
             assert done.returncode == 0, done.stderr
             assert b"job j1, in the daemon" in done.stderr
             assert b"2 of 2 tasks certified" in done.stdout
-            again = await command(daemon, tmp_path / "out")
+            again = await command(daemon, "generate", tmp_path / "out")
             assert again.returncode == 2
             assert b"holds a finished set of tasks" in again.stderr
+            made = await command(daemon, "synthesize", tmp_path / "trajectories", "--tasks", str(tmp_path / "out"))
+            assert made.returncode == 0, made.stderr
+            assert b"job j2, in the daemon" in made.stderr
             await anyio.to_thread.run_sync(partial(worker.stop))
         await killed_at_random_moments(tmp_path)
     assert tree(tmp_path / "out") == tree(tmp_path / "alone")
     assert tree(tmp_path / "killed") == tree(tmp_path / "alone")
     assert job_file(daemon.state, "j1")["state"] == "finished"
+    assert len(Library(tmp_path / "trajectories").trajectories("trajectories.jsonl")) >= 2
     assert any("pieces of work" in line and " 0 pieces" not in line for line in worker.lines)
