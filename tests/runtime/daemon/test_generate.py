@@ -74,7 +74,7 @@ async def test_the_command_gives_the_job_to_the_daemon_and_the_same_set_comes_ou
             assert b"2 of 2 tasks certified" in done.stdout
             again = await command(daemon, "generate", tmp_path / "out")
             assert again.returncode == 2
-            assert b"holds a finished set of tasks" in again.stderr
+            assert b"holds the output of a finished run" in again.stderr
             made = await command(daemon, "synthesize", tmp_path / "trajectories", "--tasks", str(tmp_path / "out"))
             assert made.returncode == 0, made.stderr
             assert b"job j2, in the daemon" in made.stderr
