@@ -85,7 +85,8 @@ def family_task(index: int, *, level: int = 3, seed: int = 11) -> Task:
         solution_script_passed=True,
         no_op_reward=0,
         cheater_reward=0,
-        cheater_commands=(),
+        cheater_commands=0,
+        cheater_digest="",
         truth=made.draft.truth.strings,
     )
     task = assemble(solved, seed=seed)
