@@ -23,6 +23,12 @@ verify *DIRS='tasks/*/':
 train RECIPE='recipes/small-cpu.toml' *ARGS:
     @scripts/train.sh {{ RECIPE }} {{ ARGS }}
 
+# Run the daemon with its dashboard; the other recipes submit to it
+[group('work')]
+daemon *ARGS:
+    @scripts/setup.sh
+    @.venv/bin/termloom serve {{ ARGS }}
+
 # Run the command line: just termloom generate --help
 [group('work')]
 termloom *ARGS:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from runtime.daemon.client import DaemonClient, find_client
 from runtime.options import Common
 from runtime.settings import Settings
 from sandbox.engine import Engine
@@ -75,7 +76,34 @@ async def generate(
     if common.dry_run:
         return common.show(settings)
     names = {key.removeprefix("generate.") for key, value in given.items() if value is not None}
+    if not common.here and (client := find_client(settings.paths.state)):
+        return await _generate_there(client, settings, out, resume=resume, given=names, as_json=common.json)
     return await _generate(settings, out, resume=resume, given=names, as_json=common.json)
+
+
+async def _generate_there(
+    client: DaemonClient, settings: Settings, out: Path, *, resume: bool, given: set[str], as_json: bool
+) -> int:
+    import msgspec
+
+    from generators.outdir import place_of
+    from generators.report import show_summary
+    from generators.stages import STAGES
+    from generators.summary import Summary
+    from runtime.daemon.follow import submit_and_follow
+    from runtime.runner import RunResult
+
+    place = place_of(out, settings.paths.state)
+    job = await submit_and_follow(
+        client,
+        "generate",
+        settings=settings,
+        options={"out": str(place.out), "resume": resume, "given": sorted(given)},
+        stages=[stage.name for stage in STAGES],
+        as_json=as_json,
+    )
+    summary = msgspec.convert(job.result["summary"], Summary)
+    return show_summary(summary, msgspec.convert(job.result, RunResult), place, as_json=as_json)
 
 
 async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[str], as_json: bool) -> int:

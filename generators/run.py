@@ -6,7 +6,7 @@ goes on with the settings it began with.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.runner import Runner, RunResult
 from runtime.settings import GenerateSettings, Section, Settings
+from runtime.stage import Stage
 from runtime.store import Store
 from sandbox.engine import Engine
 
@@ -43,19 +44,23 @@ async def run_generation(
     on_event: OnEvent,
     given: Collection[str] = (),
     announce: Callable[[Runner], None] = lambda _: None,
+    limits: Limits | None = None,
+    stages: Sequence[Stage] = STAGES,
 ) -> tuple[RunResult, Summary]:
     """Run to the end, or as far as a drain allows; the manifest is written when the set is complete.
 
     Args:
         given: names of `generate` settings that the user gave explicitly; a resumed run refuses others than its own.
         announce: is handed the runner before it starts, for whoever may drain it.
+        limits: shared with other runs of this process; by default those of the settings, for this run alone.
+        stages: the pipeline as it is to be run, where some of its work is done elsewhere.
 
     Raises: UserError, StoreError, ChatRejected, SandboxError.
     """
     async with Store(place.store) as store:
         run = await store.open_run(place.run_id, command=COMMAND, settings=settings.generate.model_dump_json())
         ours = recorded_settings(COMMAND, settings.generate, run.settings, given)
-        limits = Limits(settings.limits.sizes())
+        limits = limits or Limits(settings.limits.sizes())
         source = candidate_source(ours, place.run_id)
         async with open_players(ours, settings, store) as players, MemoryBus() as bus:
             context = GenerationContext(
@@ -68,7 +73,7 @@ async def run_generation(
                 out=place.out,
             )
             runner = Runner(
-                stages=STAGES,
+                stages=stages,
                 bus=bus,
                 store=store,
                 context=context,

@@ -208,6 +208,25 @@ class ChatSettings(Section):
     """In the currency of the prices."""
 
 
+class DaemonSettings(Section):
+    """`termloom serve`, and how the other commands find it: by the state directory they share with it."""
+
+    host: str = "127.0.0.1"
+    """Where it listens. Anything but loopback is refused without a token of at least 16 characters."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 7717
+    """0 takes any free port."""
+    socket: Path | None = None
+    """A Unix socket instead: whoever may open the file may use the daemon."""
+    token: SecretStr = SecretStr("")
+    """Empty: made at each start, and kept beside the address for this user alone."""
+    names: tuple[str, ...] = ()
+    """Host names under which it is reached, beside its address: a proxy's, say."""
+    bus: str = ""
+    """Empty: in memory. `nats://HOST:PORT`: other machines take part with `termloom work`."""
+    jobs: PositiveInt = 4
+    """Jobs in work at once; the others wait in the order in which they came."""
+
+
 class Settings(BaseSettings):
     """The tree. Other packages' sections are plain models of their own."""
 
@@ -220,6 +239,7 @@ class Settings(BaseSettings):
     generate: GenerateSettings = GenerateSettings()
     synthesize: SynthesizeSettings = SynthesizeSettings()
     export: ExportSettings = ExportSettings()
+    daemon: DaemonSettings = DaemonSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -366,7 +386,7 @@ def _explained(error: ValidationError, layers: Sequence[_Layer]) -> UserError:
     path = [str(part) for part in first["loc"]]
     while not (layer := next((layer for layer in layers if layer.holds(path)), None)):
         path.pop()  # the place inside a value that was written as one
-    shown = "a secret" if "api_key" in path else repr(first["input"])
+    shown = "a secret" if {"api_key", "token"} & set(path) else repr(first["input"])
     problem = first["msg"][0].lower() + first["msg"][1:]
     return UserError(layer.where(path), f"{shown} is refused: {problem}", "See --dry-run for the settings in force")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests need beyond the product (test packages, a container engine, a NATS server, an
+# Installs what the tests need beyond the product (test packages, a container engine, a NATS server, a browser, an
 # SGLang environment of about 3 GB) and runs them.
 # Arguments go to pytest. With CI set, a part that cannot be installed is a failure; else its tests are skipped and named.
 set -euo pipefail
@@ -20,6 +20,15 @@ if ! command -v nats-server >/dev/null; then
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nats-server >/dev/null
   else
     missing "no nats-server on the path (Debian: apt-get install nats-server)"
+  fi
+fi
+
+if ! command -v chromedriver >/dev/null; then
+  if as_root; then
+    echo "test: installing chromium"
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null
+  else
+    missing "no chromedriver on the path (Debian: apt-get install chromium chromium-driver)"
   fi
 fi
 

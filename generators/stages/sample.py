@@ -53,7 +53,7 @@ class CandidateSource:
 
     def settled(self, message: Message) -> Sequence[Message]:
         if message.item not in self._index:
-            return ()  # a task was written
+            return self._late(message)
         certified = message if isinstance(message, Certified) else None
         self._ended[self._index[message.item]] = certified
         admitted: list[Message] = [] if certified else self._replace()
@@ -63,6 +63,11 @@ class CandidateSource:
             if candidate is not None:
                 admitted += self._decide(candidate)
         return admitted
+
+    def _late(self, message: Message) -> Sequence[Message]:
+        """A task was written; or a candidate that had been given up was requeued: it fills a gap that is left."""
+        gap = len(self._taken) + len(self._index) - self._next < self._count
+        return self._decide(message) if gap and isinstance(message, Certified) else ()
 
     def _sample(self) -> Sampled:
         index = len(self._index)

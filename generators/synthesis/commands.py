@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from runtime.daemon.client import DaemonClient, find_client
 from runtime.options import Common
 from runtime.settings import Settings
 
@@ -59,7 +60,32 @@ async def synthesize(
     if common.dry_run:
         return common.show(settings)
     names = {key.removeprefix("synthesize.") for key, value in given.items() if value is not None}
+    if not common.here and (client := find_client(settings.paths.state)):
+        return await _synthesize_there(client, settings, tasks, out, resume=resume, given=names, as_json=common.json)
     return await _synthesize(settings, tasks, out, resume=resume, given=names, as_json=common.json)
+
+
+async def _synthesize_there(
+    client: DaemonClient, settings: Settings, tasks: Path, out: Path, *, resume: bool, given: set[str], as_json: bool
+) -> int:
+    import msgspec
+
+    from generators.outdir import place_of
+    from generators.synthesis.report import show_outcome
+    from generators.synthesis.run import COMMAND, Outcome
+    from generators.synthesis.stages import STAGES
+    from runtime.daemon.follow import submit_and_follow
+
+    place = place_of(out, settings.paths.state, COMMAND)
+    job = await submit_and_follow(
+        client,
+        COMMAND,
+        settings=settings,
+        options={"tasks": str(tasks.absolute()), "out": str(place.out), "resume": resume, "given": sorted(given)},
+        stages=[stage.name for stage in STAGES],
+        as_json=as_json,
+    )
+    return show_outcome(msgspec.convert(job.result["outcome"], Outcome), place, as_json=as_json)
 
 
 async def _synthesize(

@@ -55,6 +55,7 @@ async def run_synthesis(
     on_event: OnEvent,
     given: Collection[str] = (),
     announce: Callable[[Runner], None] = lambda _: None,
+    limits: Limits | None = None,
 ) -> Outcome:
     """Run to the end, or as far as a drain allows; exports and statistics are written either way.
 
@@ -62,6 +63,7 @@ async def run_synthesis(
         tasks: task directories, see `task_directories`.
         given: names of `synthesize` settings that the user gave explicitly; a resumed run refuses others than its own.
         announce: is handed the runner before it starts, for whoever may drain it.
+        limits: shared with other runs of this process; by default those of the settings, for this run alone.
 
     Raises: UserError, StoreError, TrajectoryInvalid, ChatRejected, SandboxError.
     """
@@ -69,7 +71,7 @@ async def run_synthesis(
         run = await store.open_run(place.run_id, command=COMMAND, settings=settings.synthesize.model_dump_json())
         ours = recorded_settings(COMMAND, settings.synthesize, run.settings, given)
         plan = planned(tasks, ours, place.run_id)
-        limits, shelf = Limits(settings.limits.sizes()), await anyio.to_thread.run_sync(Shelf, place.out)
+        limits, shelf = limits or Limits(settings.limits.sizes()), await anyio.to_thread.run_sync(Shelf, place.out)
         async with _open_troupe(ours, settings, store) as troupe, MemoryBus() as bus:
             context = SynthesisContext(
                 engine=engine, limits=limits, troupe=troupe, settings=ours, run_id=place.run_id, shelf=shelf

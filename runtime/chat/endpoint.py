@@ -29,7 +29,7 @@ async def open_client(settings: ChatSettings, store: Store, *, most: int) -> Asy
 
     Raises: UserError when a budget in money lacks the model's price; StoreError.
     """
-    prompt_tokens, completion_tokens, cost = await store.spent()
+    _, prompt_tokens, completion_tokens, cost = await store.calls()
     usual = ConcurrencySettings()
     concurrency = ConcurrencySettings(floor=min(usual.floor, most), start=min(usual.start, most), cap=most)
     client = ChatClient(
