@@ -78,11 +78,18 @@ def composed_again(task: Task) -> ProceduralTask | None:
     metadata: dict[str, Any] = task.config.metadata
     if certificate.versions.players != "procedural":
         return None
-    # Each choice of a draw has its own random stream, so the filters of the first draw need not be known.
-    cell = {"categories": [metadata.get("category")], "levels": [metadata.get("termloom", {}).get("level")]}
+    drawn: dict[str, Any] = metadata.get("termloom", {})
+    # Each choice of a draw has its own random stream: asking for what was drawn draws the same again.
     try:
-        blueprint = load_taxonomy().draw(certificate.seed, certificate.index, **cell)
-    except UserError:
+        blueprint = load_taxonomy().draw(
+            certificate.seed,
+            certificate.index,
+            categories=[drawn["drawn_category"]],
+            levels=[drawn["level"]],
+            style=drawn["style"],
+            families=tuple(drawn["families"]),
+        )
+    except (UserError, KeyError, TypeError):
         return None
     composed = compose(blueprint)
     same = (
