@@ -11,7 +11,9 @@ from generators.procedural.families import (
     archives,
     awk_report,
     backup_rotate,
+    budget_puzzles,
     checksums,
+    classifier_metrics,
     config_ini,
     config_toml_dotenv,
     config_yaml,
@@ -24,10 +26,12 @@ from generators.procedural.families import (
     find_and_act,
     git_history,
     git_repair,
+    graph_routes,
     json_query,
     links_and_trees,
     log_analysis,
     makefiles,
+    measurement_series,
     permissions,
     process_and_port,
     script_bugfix,
@@ -36,6 +40,8 @@ from generators.procedural.families import (
     sqlite_schema,
     text_columns,
     time_zones,
+    unit_conversion,
+    user_accounts,
 )
 from generators.procedural.family import Family
 
@@ -43,7 +49,9 @@ FAMILIES: tuple[Family, ...] = (
     archives,
     awk_report,
     backup_rotate,
+    budget_puzzles,
     checksums,
+    classifier_metrics,
     config_ini,
     config_toml_dotenv,
     config_yaml,
@@ -56,10 +64,12 @@ FAMILIES: tuple[Family, ...] = (
     find_and_act,
     git_history,
     git_repair,
+    graph_routes,
     json_query,
     links_and_trees,
     log_analysis,
     makefiles,
+    measurement_series,
     permissions,
     process_and_port,
     script_bugfix,
@@ -68,6 +78,8 @@ FAMILIES: tuple[Family, ...] = (
     sqlite_schema,
     text_columns,
     time_zones,
+    unit_conversion,
+    user_accounts,
 )
 """Sorted by name, so that what a seed draws does not depend on the order in which families were added to this file."""
 
