@@ -56,8 +56,9 @@ class Answers:
         steps: Sequence[Step],
         files: Sequence[File],
         setup: tuple[str, ...] = (),
+        made: Sequence[str] = (),
     ) -> Piece:
-        """All steps together."""
+        """All steps together. `made` are relative paths of files that the set-up makes."""
         directory = self.place.directory
         return assemble(
             family=family,
@@ -68,7 +69,7 @@ class Answers:
             files=files,
             setup=setup,
             initial_checks=(
-                present(directory, [file.path.removeprefix(f"{directory}/") for file in files]),
+                present(directory, [file.path.removeprefix(f"{directory}/") for file in files] + list(made)),
                 *(absent(f"{directory}/{name}") for name in self.names),
             ),
             guards=tuple(unchanged(file.path, file.data) for file in files),

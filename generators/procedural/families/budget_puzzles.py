@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 from generators.procedural import words
 from generators.procedural.answers import Answers
@@ -86,7 +86,7 @@ def _assignment(answers: Answers) -> tuple[Step, File]:
         cost = {(who, job): rng.randint(3, 40) for who in people for job in jobs}
         ways = sorted(permutations(jobs), key=lambda way: sum(cost[pair] for pair in zip(people, way, strict=True)))
         totals = [sum(cost[pair] for pair in zip(people, way, strict=True)) for way in ways[:2]]
-        cheapest = [min(jobs, key=lambda job: cost[who, job]) for who in people]  # noqa: B023
+        cheapest = [min(jobs, key=lambda job: cost[who, job]) for who in people]
         if totals[0] < totals[1] and len(set(cheapest)) < 5:
             break
     rows = [(who, job, hours) for (who, job), hours in cost.items()]
@@ -131,7 +131,7 @@ def _schedule(answers: Answers) -> tuple[Step, File]:
             s
             for n in range(10)
             for s in combinations(sorted(talks, key=lambda t: t[1]), n)
-            if all(a[2] <= b[1] for a, b in zip(s, s[1:], strict=False))
+            if all(a[2] <= b[1] for a, b in pairwise(s))
         ]
         most = max(map(len, fitting))
         early: list[tuple[str, int, int]] = []

@@ -42,6 +42,10 @@ class Scene:
             near.setdefault(b, {})[a] = length
         return near
 
+    def start(self, rng: random.Random) -> str:
+        """A town of the larger network, from where most towns take more than one road."""
+        return rng.choice(sorted(town for town in self.neighbours() if len(self.distances(town)) == 9))
+
     def distances(self, start: str) -> dict[str, tuple[int, list[str]]]:
         """Length of the shortest way to each town that can be reached, and the way itself."""
         best = {start: (0, [start])}
@@ -112,7 +116,7 @@ def _python(program: str, *arguments: str) -> str:
 
 
 def _reach(answers: Answers, scene: Scene) -> Step:
-    out, start = answers.fresh(), answers.rng.choice(scene.edges)[0]
+    out, start = answers.fresh(), scene.start(answers.rng)
     found = sorted(set(scene.distances(start)) - {start})
     full = _DIJKSTRA + 'print(*sorted(set(done) - {sys.argv[2]}), sep="\\n")'
     missing = _DIJKSTRA + 'print(*sorted(set(near) - set(done)), sep="\\n")'
@@ -139,7 +143,7 @@ def _reach(answers: Answers, scene: Scene) -> Step:
 
 
 def _distances(answers: Answers, scene: Scene) -> Step:
-    out, start = answers.fresh(), answers.rng.choice([edge for edge in scene.edges])[1]
+    out, start = answers.fresh(), scene.start(answers.rng)
     best = sorted((length, town) for town, (length, _) in scene.distances(start).items() if town != start)
     ending = "for d, town in sorted((d, t) for t, (d, w) in done.items() if d):\n    print(town, d)"
     hops = _DIJKSTRA.replace("(d + n,", "(d + 1,")
