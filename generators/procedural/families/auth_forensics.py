@@ -60,8 +60,12 @@ def _scene(rng: random.Random, place: Place) -> Scene:
     rng.shuffle(addresses)
     intruder, noisy, friends = addresses[0], addresses[1:5], addresses[5:]
     users = words.distinct(rng, words.PEOPLE, 6)
-    strangers = words.distinct(rng, ("admin", "oracle", "guest", "test", "ubuntu", "pi", "ftpuser", "minecraft", "jenkins"), 5)
-    plan = [(users[0], intruder, "Failed")] * rng.randint(6, 9) + [(rng.choice(strangers), intruder, "Invalid") for _ in range(3)]
+    strangers = words.distinct(
+        rng, ("admin", "oracle", "guest", "test", "ubuntu", "pi", "ftpuser", "minecraft", "jenkins"), 5
+    )
+    plan = [(users[0], intruder, "Failed")] * rng.randint(6, 9) + [
+        (rng.choice(strangers), intruder, "Invalid") for _ in range(3)
+    ]
     for index, ip in enumerate(noisy):
         plan += [(rng.choice(strangers), ip, "Invalid") for _ in range(index + rng.randint(2, 4))]
         plan += [(rng.choice(users), ip, "Failed") for _ in range(rng.randint(1, 5))]
@@ -96,8 +100,16 @@ def _sources(answers: Answers, scene: Scene) -> Step:
         ),
         thought="Failed lines, reduced to the address, counted and ranked.",
         slips=(
-            ("command_error", f"grep ' Failed ' {scene.file} | {_IP} | {_RANK.removeprefix('sort | ')} | head -n {count}", "uniq -c counts the addresses."),
-            ("analysis_error", f"grep 'invalid user' {scene.file} | {_IP} | {_RANK} | head -n {count}", "Failures are the attempts of invalid users."),
+            (
+                "command_error",
+                f"grep ' Failed ' {scene.file} | {_IP} | {_RANK.removeprefix('sort | ')} | head -n {count}",
+                "uniq -c counts the addresses.",
+            ),
+            (
+                "analysis_error",
+                f"grep 'invalid user' {scene.file} | {_IP} | {_RANK} | head -n {count}",
+                "Failures are the attempts of invalid users.",
+            ),
         ),
     )
 
@@ -119,7 +131,11 @@ def _intruders(answers: Answers, scene: Scene) -> Step:
         thought="Two sorted lists of addresses, and comm gives what is in both.",
         slips=(
             ("command_error", f"comm -23 {a} {b}", "comm compares the two lists."),
-            ("analysis_error", f"grep ' Accepted ' {scene.file} | {_IP} | sort -u", "Who got in is in the accepted lines."),
+            (
+                "analysis_error",
+                f"grep ' Accepted ' {scene.file} | {_IP} | sort -u",
+                "Who got in is in the accepted lines.",
+            ),
         ),
     )
 
@@ -138,8 +154,16 @@ def _names(answers: Answers, scene: Scene) -> Step:
         ),
         thought="The name follows the words invalid user.",
         slips=(
-            ("requirement_violation", f"sed -nE 's/.* for invalid user ([^ ]+) from .*/\\1/p' {scene.file} | sort", "Sorted names are asked for."),
-            ("analysis_error", f"sed -nE 's/.* Failed password for (invalid user )?([^ ]+) from .*/\\2/p' {scene.file} | sort -u", "Failed names are invalid."),
+            (
+                "requirement_violation",
+                f"sed -nE 's/.* for invalid user ([^ ]+) from .*/\\1/p' {scene.file} | sort",
+                "Sorted names are asked for.",
+            ),
+            (
+                "analysis_error",
+                f"sed -nE 's/.* Failed password for (invalid user )?([^ ]+) from .*/\\2/p' {scene.file} | sort -u",
+                "Failed names are invalid.",
+            ),
         ),
     )
 
@@ -162,8 +186,16 @@ def _before(answers: Answers, scene: Scene) -> Step:
         ),
         thought="One pass that counts, remembers the first time and stops at the success.",
         slips=(
-            ("analysis_error", f"awk '{filled.replace(f'for {last.user} from', 'for .* from', 1)}' {scene.file}", "All failures from there are part of it."),
-            ("command_error", f"awk '{filled.replace(' && !first', '')}' {scene.file}", "awk stores the time of the line."),
+            (
+                "analysis_error",
+                f"awk '{filled.replace(f'for {last.user} from', 'for .* from', 1)}' {scene.file}",
+                "All failures from there are part of it.",
+            ),
+            (
+                "command_error",
+                f"awk '{filled.replace(' && !first', '')}' {scene.file}",
+                "awk stores the time of the line.",
+            ),
         ),
     )
 
@@ -183,7 +215,11 @@ def _hours(answers: Answers, scene: Scene) -> Step:
         ),
         thought="The first 13 characters are day and hour; the log is in order of time.",
         slips=(
-            ("analysis_error", f"cat {scene.file} | {cut} | uniq -c | awk '{{print $2, $3, $1}}'", "Each line of the log is an attempt."),
+            (
+                "analysis_error",
+                f"cat {scene.file} | {cut} | uniq -c | awk '{{print $2, $3, $1}}'",
+                "Each line of the log is an attempt.",
+            ),
             ("requirement_violation", f"grep ' Failed ' {scene.file} | {cut} | uniq -c", "Count and hour are there."),
         ),
     )

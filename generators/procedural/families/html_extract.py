@@ -46,12 +46,19 @@ class Scene:
         return f"{self.at}/{self.file}"
 
     def html(self, rng: random.Random) -> str:
-        parts = ["<html><head>", f"<title>{words.phrase(rng, 2, 3)}</title>", '<link rel="stylesheet" href="https://static.example.org/all.css">', "</head><body>"]
+        parts = [
+            "<html><head>",
+            f"<title>{words.phrase(rng, 2, 3)}</title>",
+            '<link rel="stylesheet" href="https://static.example.org/all.css">',
+            "</head><body>",
+        ]
         links, pictures = list(self.links), list(self.pictures)
         for level, head in self.heads:
             parts += [f"<h{level}>{head}</h{level}>", f"<p>{words.phrase(rng)}"]
             for link in (links.pop(0), links.pop(0)) if len(links) > 1 else links[:1]:
-                parts.append(f'see <a class="out" href="{link}">{words.phrase(rng, 1, 2)}</a>, {words.phrase(rng, 1, 3)}')
+                parts.append(
+                    f'see <a class="out" href="{link}">{words.phrase(rng, 1, 2)}</a>, {words.phrase(rng, 1, 3)}'
+                )
             parts.append("</p>")
             if pictures:
                 source, text = pictures.pop(0)
@@ -64,28 +71,37 @@ def _scene(rng: random.Random, place: Place) -> Scene:
     goods = words.distinct(rng, words.PRODUCTS, rng.randint(9, 13))
     cheap = rng.randint(301, 989)
     prices = [cheap, rng.randint(12000, 29000), *rng.sample(range(1100, 9990), len(goods) - 2)]
-    wares = [Ware(thing, rng.choice(words.CITIES), price, rng.random() < 0.3) for thing, price in zip(goods, prices, strict=True)]
+    wares = [
+        Ware(thing, rng.choice(words.CITIES), price, rng.random() < 0.3)
+        for thing, price in zip(goods, prices, strict=True)
+    ]
     wares[0] = Ware(goods[0], wares[0].place, cheap, True)
     wares[1] = Ware(goods[1], wares[1].place, prices[1], False)
     wares[2] = Ware(goods[2], wares[2].place, prices[2], True)
     rng.shuffle(wares)
     heads = [(level, words.phrase(rng, 2, 4).capitalize()) for level in (1, 2, 3, 2, 3, 3, 2)]
-    outside = [f"https://{rng.choice(words.PROJECTS)}.example.{rng.choice(('org', 'com', 'net'))}/{rng.choice(words.TERMS)}" for _ in range(8)]
+    outside = [
+        f"https://{rng.choice(words.PROJECTS)}.example.{rng.choice(('org', 'com', 'net'))}/{rng.choice(words.TERMS)}"
+        for _ in range(8)
+    ]
     inside = [f"/{rng.choice(words.AREAS)}/{rng.choice(words.TERMS)}.html" for _ in range(4)]
     links = list(dict.fromkeys([*outside, *inside]))
     rng.shuffle(links)
     links += [links[0], outside[0]]
     pictures: list[tuple[str, str | None]] = [
-        (f"img/{stem}.{rng.choice(('png', 'jpg'))}", words.phrase(rng, 2, 3) if n % 2 else None) for n, stem in enumerate(words.distinct(rng, words.STEMS, 6))
+        (f"img/{stem}.{rng.choice(('png', 'jpg'))}", words.phrase(rng, 2, 3) if n % 2 else None)
+        for n, stem in enumerate(words.distinct(rng, words.STEMS, 6))
     ]
     rng.shuffle(pictures)
-    return Scene(place.directory, f"{rng.choice(words.STEMS)}-{rng.choice(words.CITIES)}.html", wares, links, heads, pictures)
+    return Scene(
+        place.directory, f"{rng.choice(words.STEMS)}-{rng.choice(words.CITIES)}.html", wares, links, heads, pictures
+    )
 
 
 def _links(answers: Answers, scene: Scene) -> Step:
     out = answers.fresh()
     found = sorted({link for link in scene.links if link.startswith("https://")})
-    attribute = "grep -o '<a [^>]*href=\"https://[^\"]*\"'"
+    attribute = 'grep -o \'<a [^>]*href="https://[^"]*"\''
     tail = "sed 's/.*href=\"//; s/\"$//'"
     return answers.step(
         out,
@@ -98,8 +114,16 @@ def _links(answers: Answers, scene: Scene) -> Step:
         ),
         thought="The href of a elements only; the stylesheet in the head is no such link.",
         slips=(
-            ("analysis_error", f"grep -o 'href=\"https://[^\"]*\"' {scene.file} | {tail} | sort -u", "Every href is a link."),
-            ("requirement_violation", f"grep -o '<a [^>]*href=\"[^\"]*\"' {scene.file} | {tail} | sort -u", "All links of the page are collected."),
+            (
+                "analysis_error",
+                f'grep -o \'href="https://[^"]*"\' {scene.file} | {tail} | sort -u',
+                "Every href is a link.",
+            ),
+            (
+                "requirement_violation",
+                f'grep -o \'<a [^>]*href="[^"]*"\' {scene.file} | {tail} | sort -u',
+                "All links of the page are collected.",
+            ),
         ),
     )
 
@@ -119,8 +143,16 @@ def _prices(answers: Answers, scene: Scene) -> Step:
         ),
         thought="Rows without a class, cells joined by commas, sorted as numbers.",
         slips=(
-            ("requirement_violation", f"grep '<td>' {scene.file} | sed 's/ class=\"sold-out\"//' | {cells} | sort -t, -k3,3n", "The table has all the rows."),
-            ("command_error", f"grep '^<tr><td>' {scene.file} | {cells} | sort -t, -k3,3", "sort puts the lowest price first."),
+            (
+                "requirement_violation",
+                f"grep '<td>' {scene.file} | sed 's/ class=\"sold-out\"//' | {cells} | sort -t, -k3,3n",
+                "The table has all the rows.",
+            ),
+            (
+                "command_error",
+                f"grep '^<tr><td>' {scene.file} | {cells} | sort -t, -k3,3",
+                "sort puts the lowest price first.",
+            ),
         ),
     )
 
@@ -140,8 +172,16 @@ def _headings(answers: Answers, scene: Scene) -> Step:
         ),
         thought="One substitution for each level, anchored, so that the comment stays out.",
         slips=(
-            ("analysis_error", program.replace("^<h2>(.*)</h2>$", "^.*<h2>(.*)</h2>.*$") + f" {scene.file}", "The h2 elements are found by their tags."),
-            ("requirement_violation", program.replace("#    \\1#", "#\\1#").replace("#  \\1#", "#\\1#") + f" {scene.file}", "The texts one after the other are the outline."),
+            (
+                "analysis_error",
+                program.replace("^<h2>(.*)</h2>$", "^.*<h2>(.*)</h2>.*$") + f" {scene.file}",
+                "The h2 elements are found by their tags.",
+            ),
+            (
+                "requirement_violation",
+                program.replace("#    \\1#", "#\\1#").replace("#  \\1#", "#\\1#") + f" {scene.file}",
+                "The texts one after the other are the outline.",
+            ),
         ),
     )
 
@@ -149,7 +189,7 @@ def _headings(answers: Answers, scene: Scene) -> Step:
 def _pictures(answers: Answers, scene: Scene) -> Step:
     out = answers.fresh()
     tags = f"grep -o '<img [^>]*>' {scene.file}"
-    tail = "sed -E 's/.*src=\"([^\"]*)\".*/\\1/'"
+    tail = 'sed -E \'s/.*src="([^"]*)".*/\\1/\''
     return answers.step(
         out,
         [source for source, text in scene.pictures if text is None],
@@ -171,7 +211,7 @@ def _sum(answers: Answers, scene: Scene) -> Step:
     out = answers.fresh()
     sold = [ware.price for ware in scene.wares if ware.sold_out]
     total = sum(ware.price for ware in scene.wares)
-    program = "{gsub(/\\./, \"\", $(NF - 4)); all += $(NF - 4)} /sold-out/ {n++} END {printf \"%d %d %d.%02d\\n\", NR, n, all / 100, all % 100}"
+    program = '{gsub(/\\./, "", $(NF - 4)); all += $(NF - 4)} /sold-out/ {n++} END {printf "%d %d %d.%02d\\n", NR, n, all / 100, all % 100}'
     return answers.step(
         out,
         [f"{len(scene.wares)} {len(sold)} {total // 100}.{total % 100:02d}"],
@@ -184,7 +224,11 @@ def _sum(answers: Answers, scene: Scene) -> Step:
         thought="Prices in cents are whole numbers; rows with td are the wares.",
         slips=(
             ("analysis_error", f"grep '<tr' {scene.file} | awk -F'[<>]' '{program}'", "Every tr is a row."),
-            ("requirement_violation", f"grep '^<tr><td>' {scene.file} | awk -F'[<>]' '{program}'", "What is sold out has no price any more."),
+            (
+                "requirement_violation",
+                f"grep '^<tr><td>' {scene.file} | awk -F'[<>]' '{program}'",
+                "What is sold out has no price any more.",
+            ),
         ),
     )
 
