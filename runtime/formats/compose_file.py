@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,8 @@ _HARMLESS = frozenset({
     "working_dir",
 })  # fmt: skip
 """Keys that change nothing about one container without a network, or are looked at below."""
-_WAITING = ("sleep", "tail -f /dev/null", "bash", "sh")
+_WAITING = re.compile(r"(.*\b(sleep inf(inity)?|sleep \d+|tail -f /dev/null)\b.*|(/bin/)?(ba)?sh)", re.DOTALL)
+"""Commands that only keep a container up."""
 
 
 def objections(data: bytes) -> list[str]:
@@ -27,8 +29,8 @@ def objections(data: bytes) -> list[str]:
     name, client = _client(services)
     others = sorted(set(services) - {name})
     found = [f"it needs more than one container ({', '.join(others)})"] if others else []
-    if asked := sorted(set(client) - _HARMLESS):
-        found.append(f"its container asks for {', '.join(asked)}")
+    asked = sorted(set(client) - _HARMLESS) + (["devices"] if "devices" in str(client.get("deploy")) else [])
+    found += [f"its container asks for {', '.join(asked)}"] if asked else []
     return [*found, *_of_build(client.get("build")), *_of_volumes(client.get("volumes")), *_of_start(client)]
 
 
@@ -39,7 +41,8 @@ def client_environment(data: bytes) -> dict[str, str]:
     except YamlInvalid:
         return {}
     given = client.get("environment") or {}
-    pairs = given.items() if isinstance(given, dict) else (str(entry).partition("=")[::2] for entry in given)
+    listed = [str(entry).partition("=")[::2] for entry in given] if isinstance(given, list) else []
+    pairs = given.items() if isinstance(given, dict) else listed
     return {str(name): str(value) for name, value in pairs if value is not None and "${" not in str(value)}
 
 
@@ -67,7 +70,7 @@ def _of_build(build: Any) -> Iterator[str]:
 
 
 def _of_volumes(volumes: Any) -> Iterator[str]:
-    for volume in volumes or ():
+    for volume in volumes if isinstance(volumes, list) else ():
         source = str(volume.get("source", "") if isinstance(volume, dict) else volume)
         if not source.startswith("${"):
             yield f"its container mounts {source.partition(':')[0] or 'a volume'}"
@@ -76,5 +79,5 @@ def _of_volumes(volumes: Any) -> Iterator[str]:
 def _of_start(client: dict[str, Any]) -> Iterator[str]:
     command = client.get("command") or ""
     text = " ".join(map(str, command)) if isinstance(command, list) else str(command)
-    if text and not any(waiting in text for waiting in _WAITING):
+    if text and not _WAITING.fullmatch(text):
         yield f"its container starts a program of its own ({text[:60]})"

@@ -20,7 +20,7 @@ from sandbox.namespace.builder import resolve
 from sandbox.namespace.context import select
 from sandbox.spec import BuildContext
 
-_COMPOSE_FILES = ("environment/docker-compose.yaml", f"{ORIGIN}/docker-compose.yaml")
+_COMPOSE = "docker-compose.yaml"
 _SCRIPTS = ("tests/test.sh", "tests/run-tests.sh")
 _FETCH = re.compile(
     r"^\s*(sudo\s+)?(?P<what>apt(-get)?\s+(update|install|-)|pip3?\s+install|uv\s+(add|pip|sync|tool|venv)|uvx\s|npm\s+install"
@@ -30,7 +30,7 @@ _FETCH = re.compile(
 
 def objections(task: Task, *, engine: Literal["docker", "namespace"]) -> list[str]:
     """What keeps this engine from running the task; empty when nothing is known to."""
-    found = [problem for path in _COMPOSE_FILES if (text := task.text(path)) for problem in _compose(text)]
+    found = list(_of_compose(task))
     found += _of_environment(task.config.environment.model_extra or {}, task.config.environment.network_mode)
     found += _of_verifier(task.config.verifier.model_extra or {})
     found += _of_variables(task)
@@ -42,8 +42,13 @@ def objections(task: Task, *, engine: Literal["docker", "namespace"]) -> list[st
         return [*found, *invalid.problems]
 
 
-def _compose(text: str) -> list[str]:
-    return compose_file.objections(text.encode())
+def _of_compose(task: Task) -> Iterator[str]:
+    for folder in ("environment", ORIGIN):
+        data = (task.text(f"{folder}/{_COMPOSE}") or "").encode()
+        if data:
+            yield from compose_file.objections(data)
+        if folder != ORIGIN and (env := compose_file.client_environment(data)):
+            yield f"its {_COMPOSE} sets variables ({', '.join(sorted(env))})"
 
 
 def _of_environment(extra: dict[str, Any], network_mode: str | None) -> Iterator[str]:
