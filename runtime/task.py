@@ -288,6 +288,8 @@ class _Reader:
             self.problems.append(f"{folder}: {error.strerror}")
             return
         for entry in entries:
+            if self._count > MAX_FILES:
+                return
             path = folder / entry.name
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path)
@@ -297,8 +299,7 @@ class _Reader:
     def _read(self, path: PurePosixPath) -> File | None:
         self._count += 1
         if self._count > MAX_FILES:
-            if self._count == MAX_FILES + 1:
-                self.problems.append(f"more than {MAX_FILES} files")
+            self.problems.append(f"more than {MAX_FILES} files")
             return None
         try:
             return self._open(path)
@@ -357,7 +358,7 @@ def _parse_config(data: bytes, problems: list[str]) -> TaskConfig | None:
         return TaskConfig.model_validate(tomllib.loads(data.decode()))
     except UnicodeDecodeError:
         return None  # told by _unusable_texts
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         problems.append(f"{_CONFIG}: {error}")
     except ValidationError as error:
         for issue in error.errors():
