@@ -132,7 +132,7 @@ def read_certificate(task: Task) -> Certificate:
         raise CertificateInvalidError("missing")
     try:
         content: Any = json.loads(task.certificate)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CertificateInvalidError(f"not JSON: {error}") from None
     written = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(written, int) and written > SCHEMA:

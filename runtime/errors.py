@@ -7,7 +7,7 @@ RuntimeFault
 ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
 ├── MachineRefused       the machine has no room, right or handle left, anywhere else: ends the run
 └── ChatError            one model call that finally failed; the subclass is the failure class
-    ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage
+    ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage, then drains
     ├── ChatRejected         4xx: bad request, key or model: ends the run, the remedy is the user's
     ├── ContextOverflow      the prompt does not fit: terminal for that item, never retried
     ├── ContentFiltered      the endpoint refused the content: terminal for that item

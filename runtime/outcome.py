@@ -44,6 +44,8 @@ class Again:
     delay_s: float | None = None
     fault: str = ""
     """The traceback when a bug is at fault, not infrastructure."""
+    concerns_all: bool = False
+    """When the attempts are used up, the run drains and the item stays: the others would fare no better."""
 
 
 @dataclass(frozen=True)
@@ -81,5 +83,5 @@ def judge(error: Exception) -> Outcome:
     if refused := refusal(cause):
         raise refused from cause
     if isinstance(cause, _INFRASTRUCTURE):
-        return Again(f"{type(cause).__name__}: {cause}")
+        return Again(f"{type(cause).__name__}: {cause}", concerns_all=isinstance(cause, ChatUnavailable))
     return Again("fault", fault="".join(traceback.format_exception(error)))

@@ -312,6 +312,9 @@ class Runner:
         self._emit(kind, stage.name, message.item, detail=detail)
         if failed < stage.attempts:
             await delivery.nack(max(again.delay_s or 0.0, _pause(stage.backoff, failed)))
+        elif again.concerns_all and failed == stage.attempts:
+            self.drain(again.reason)  # once: were it the item's own fault after all, no resumed run would end
+            await delivery.nack()
         else:
             reason = "fault" if again.fault else f"gave_up: {again.reason}"
             await self._reject(stage, message.item, reason, detail, given_up=reason)

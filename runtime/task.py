@@ -254,7 +254,7 @@ def _parse_config(data: bytes, problems: list[str]) -> TaskConfig | None:
         return TaskConfig.model_validate(tomllib.loads(data.decode()))
     except UnicodeDecodeError:
         return None  # told by _unusable_texts
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         problems.append(f"{_CONFIG}: {error}")
     except ValidationError as error:
         for issue in error.errors():

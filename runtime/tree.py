@@ -89,6 +89,8 @@ class _Reader:
             self.problems.append(f"{folder}: {error.strerror}")
             return
         for entry in entries:
+            if self._count > MAX_FILES:
+                return
             path = folder / entry.name
             if str(path) in self._skip:
                 continue
@@ -100,8 +102,7 @@ class _Reader:
     def _read(self, path: PurePosixPath) -> File | None:
         self._count += 1
         if self._count > MAX_FILES:
-            if self._count == MAX_FILES + 1:
-                self.problems.append(f"more than {MAX_FILES} files")
+            self.problems.append(f"more than {MAX_FILES} files")
             return None
         try:
             return self._open(path)

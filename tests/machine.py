@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import anyio
@@ -23,7 +24,10 @@ def absent(what: str) -> NoReturn:
 @functools.cache
 def base_environment() -> Base:
     """The base environment, made once a machine."""
-    return anyio.run(functools.partial(ensure_base, cache=default_cache(os.environ), progress=print))
+    # In a thread of its own: the test that asks first may be running in an event loop.
+    with ThreadPoolExecutor(1) as thread:
+        make = functools.partial(ensure_base, cache=default_cache(os.environ), progress=print)
+        return thread.submit(anyio.run, make).result()
 
 
 def need_namespaces() -> None:

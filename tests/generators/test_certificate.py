@@ -122,6 +122,7 @@ def test_directory_names_are_readable_and_unique() -> None:
     [
         (None, "missing"),
         (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON: maximum recursion depth"),
         (b"[]", "Input should be an object"),
         (b'{"schema_version": 2}', "schema 2 is newer"),
         (b'{"schema_version": 1}', "task_hash: Field required"),

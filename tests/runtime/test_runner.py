@@ -16,7 +16,15 @@ import pytest
 
 from runtime.bus import MemoryBus, QueueOptions
 from runtime.bus.nats import NatsBus
-from runtime.errors import BudgetExhausted, ChatRejected, ContextOverflow, MachineRefused, StoreError, UserError
+from runtime.errors import (
+    BudgetExhausted,
+    ChatRejected,
+    ChatUnavailable,
+    ContextOverflow,
+    MachineRefused,
+    StoreError,
+    UserError,
+)
 from runtime.events import Kind, RunEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
@@ -136,6 +144,36 @@ async def test_infrastructure_that_stays_away_ends_as_gave_up(tmp_path: Path):
         assert (end.stage, end.reason) == ("cut", "gave_up: EngineFault: docker: create failed: no answer")
         assert len(w.details(Kind.RETRY)) == 3
         assert [letter.key for letter in await w.bus.dead_letters("raw")] == ["raw/001"]
+
+
+async def test_an_endpoint_that_stays_away_drains_the_run_and_costs_no_item(tmp_path: Path):
+    async def unanswered(_message: Raw, _: object) -> list[Message]:
+        raise ChatUnavailable("http://model", "refused")
+
+    async def fine(message: Raw, _: object) -> list[Message]:
+        return [cut(message)]
+
+    async with world(tmp_path) as w:
+        result = await w.runner(one_stage(unanswered), Once([raw(n) for n in range(20)])).run()
+        assert (result.state, result.terminal, result.pending) == ("drained", 0, 20)
+        assert "http://model: refused" in result.reason
+    async with world(tmp_path) as w:
+        assert (await w.runner(one_stage(fine), Once([raw(n) for n in range(20)])).run()).terminal == 20
+
+
+async def test_an_item_that_an_endpoint_never_answers_is_given_up_by_a_resumed_run(tmp_path: Path):
+    async def unanswered(message: Raw, _: object) -> list[Message]:
+        if message.number == 1:
+            raise ChatUnavailable("http://model", "HTTP 500")
+        return [cut(message)]
+
+    pipeline = one_stage(unanswered)
+    async with world(tmp_path) as w:
+        assert (await w.runner(pipeline, Once([raw(1), raw(2)])).run()).state == "drained"
+    async with world(tmp_path) as w:
+        await w.runner(pipeline, Once([raw(1), raw(2)])).run()
+        ends = await w.ends(pipeline)
+        assert (ends["001"].reason, type(ends["002"])) == ("gave_up: ChatUnavailable: http://model: HTTP 500", Cut)
 
 
 async def test_a_bug_is_journalled_with_its_traceback_and_ends_only_its_item(tmp_path: Path):

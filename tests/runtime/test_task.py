@@ -166,6 +166,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     [
         ("", "task.toml is empty"),
         ("[agent\n", "task.toml: "),
+        ("a = " + "[" * 5000, "task.toml: maximum recursion depth"),
         ('schema_version = "2.0"\n', "'2.0' is not known"),
         ('[[steps]]\nname = "one"\n', "multi-step"),
     ],
