@@ -18,6 +18,17 @@ verify *DIRS='tasks/*/':
     @scripts/setup.sh
     @.venv/bin/termloom verify {{ DIRS }}
 
+# Make a small policy better from nothing (tasks, fine-tuning, PPO, report in ./runs/small), or run any recipe
+[group('work')]
+train RECIPE='recipes/small-cpu.toml' *ARGS:
+    @scripts/train.sh {{ RECIPE }} {{ ARGS }}
+
+# Run the daemon with its dashboard; the other recipes submit to it
+[group('work')]
+daemon *ARGS:
+    @scripts/setup.sh
+    @.venv/bin/termloom serve {{ ARGS }}
+
 # Run the command line: just termloom generate --help
 [group('work')]
 termloom *ARGS:

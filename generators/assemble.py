@@ -79,6 +79,8 @@ def _config(solved: Solved, seed: int) -> dict[str, object]:
                 "scenario": blueprint.scenario,
                 "tier": blueprint.tier,
                 "style": blueprint.style,
+                "drawn_category": blueprint.category,
+                "families": list(blueprint.families),
                 "inventory": list(solved.examined.inventory),
             },
         },

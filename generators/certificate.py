@@ -65,6 +65,8 @@ class Checks(Part):
     cheater_commands: int
     cheater_digest: str
     """sha256 over the cheater's commands."""
+    moved_clock_passed: bool = False
+    """The reference passes tests whose clock is more than a year ahead (`generators.clock`)."""
     truth: tuple[str, ...]
     """Literal answers, found neither in the instruction nor in the environment nor in its built image."""
 

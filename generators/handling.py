@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from generators.context import GenerationContext
+from generators.images import HeldImages
 from generators.roles import RoleFailed
 from runtime.causes import first_cause
 from runtime.stage import Message, Rejected
+from sandbox.engine import Engine
 from sandbox.errors import BuildUnsupported, TransferRefused
 
 Taken = TypeVar("Taken", bound=Message)
 
-Work = Callable[[Taken, GenerationContext], Awaitable[Message]]
+
+class HoldsImages(Protocol):
+    """What the stages of any pipeline share: an engine, and the images that their items stand on."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def images(self) -> HeldImages: ...
+
+
+Context = TypeVar("Context", bound=HoldsImages)
+
+Work = Callable[[Taken, Context], Awaitable[Message]]
 
 
 class UnfitError(Exception):
@@ -29,12 +43,12 @@ class UnfitError(Exception):
         super().__init__(f"{reason}: {detail}")
 
 
-def handles(stage: str) -> Callable[[Work[Taken]], Callable[[Taken, GenerationContext], Awaitable[list[Message]]]]:
+def handles(stage: str) -> Callable[[Work[Taken, Context]], Callable[[Taken, Context], Awaitable[list[Message]]]]:
     """Make a stage's handler of its work: what ends the item becomes `Rejected`."""
 
-    def decorate(work: Work[Taken]) -> Callable[[Taken, GenerationContext], Awaitable[list[Message]]]:
+    def decorate(work: Work[Taken, Context]) -> Callable[[Taken, Context], Awaitable[list[Message]]]:
         @functools.wraps(work)
-        async def handler(message: Taken, context: GenerationContext) -> list[Message]:
+        async def handler(message: Taken, context: Context) -> list[Message]:
             try:
                 return [await _unwrapped(work, message, context)]
             except (UnfitError, RoleFailed) as end:
@@ -51,7 +65,7 @@ def handles(stage: str) -> Callable[[Work[Taken]], Callable[[Taken, GenerationCo
     return decorate
 
 
-async def _unwrapped(work: Work[Taken], message: Taken, context: GenerationContext) -> Message:
+async def _unwrapped(work: Work[Taken, Context], message: Taken, context: Context) -> Message:
     """Do the work; of several exceptions in its task groups, raise the first cause."""
     try:
         return await work(message, context)

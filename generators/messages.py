@@ -35,7 +35,9 @@ class Blueprint(Part, frozen=True, kw_only=True):
     level: int
     """1 (one command) to 10 (chains of ten and more)."""
     style: str = "exact"
-    """Instruction style: from exact to vague."""
+    """Instruction style: from exact to vague; `terse` is one short sentence a job."""
+    families: tuple[str, ...] = ()
+    """Only these task families, where there are families; empty: any that suit."""
 
 
 class Mistake(Part, frozen=True, kw_only=True):

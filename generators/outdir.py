@@ -1,10 +1,10 @@
-"""The directory a run writes its tasks into, and where that run's state lives.
+"""The directory a run writes into, and where that run's state lives.
 
 Invariants:
 - Nothing of anybody else's is overwritten: a new run starts in an empty directory, or one that does not exist.
 - The state of a run (its store) lies under the state directory, keyed by the absolute path of the output directory. So
-  the tasks alone are in the output directory, and a run that was killed is found again from its path.
-- `manifest.json` is written last, atomically: with it, the set is complete.
+  what was asked for is alone in the output directory, and a run that was killed is found again from its path.
+- `manifest.json` is written last, atomically: with it, the output is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROBE = ".writable.partial"
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlace:
-    """Where one generation run reads and writes."""
+    """Where one run reads and writes."""
 
     out: Path
     state: Path
@@ -40,14 +40,14 @@ class RunPlace:
     @property
     def run_id(self) -> str:
         """One name for a run, its sandboxes and its journal; the same after a resume."""
-        return f"generate-{self.state.name}"
+        return f"{self.state.parent.name}-{self.state.name}"
 
 
-def place_of(out: Path, state_dir: Path) -> RunPlace:
-    """The place of the run that writes into `out`."""
+def place_of(out: Path, state_dir: Path, command: str = "generate") -> RunPlace:
+    """The place of the run of `command` that writes into `out`."""
     absolute = Path(os.path.abspath(out))  # noqa: PTH100  (the path as named: links are not followed)
     key = hashlib.sha256(os.fsencode(absolute)).hexdigest()[:12]
-    return RunPlace(out=absolute, state=state_dir / "generate" / key)
+    return RunPlace(out=absolute, state=state_dir / command / key)
 
 
 def prepare(place: RunPlace, *, resume: bool) -> None:
@@ -55,7 +55,7 @@ def prepare(place: RunPlace, *, resume: bool) -> None:
     known = place.store.exists()
     present = _entries(place.out)
     if present is None and not resume:
-        shutil.rmtree(place.state, ignore_errors=True)  # its tasks were deleted
+        shutil.rmtree(place.state, ignore_errors=True)  # its output was deleted
         known = False
     if resume and not known:
         raise UserError(str(place.out), "no run that could be resumed wrote here", "Leave out --resume")
@@ -91,9 +91,11 @@ def _entries(out: Path) -> list[str] | None:
 
 def _occupied(place: RunPlace, *, known: bool) -> UserError:
     if (place.out / MANIFEST).exists():
-        return UserError(str(place.out), "holds a finished set of tasks", "Choose another --out, or delete it first")
+        return UserError(
+            str(place.out), "holds the output of a finished run", "Choose another --out, or delete it first"
+        )
     if known:
-        return UserError(str(place.out), "holds the tasks of an unfinished run", "Use --resume, or delete it")
+        return UserError(str(place.out), "holds the output of an unfinished run", "Use --resume, or delete it")
     return UserError(str(place.out), "holds files that are not ours", "Choose an empty or new directory as --out")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from generators.assemble import SOLUTION
+from generators.clock import with_moved_clock
 from generators.context import Bench, replay
 from generators.handling import UnfitError
 from generators.roles import Played
@@ -52,11 +53,17 @@ class Prover:
 
     async def reference(self, commands: Sequence[str]) -> Verdict:
         """The reference in one persistent session."""
+        return await self._played(commands, self._suite, "reference")
 
+    async def another_day(self, commands: Sequence[str]) -> Verdict:
+        """The reference, graded under a clock that is ahead."""
+        return await self._played(commands, with_moved_clock(self._suite), "another day")
+
+    async def _played(self, commands: Sequence[str], suite: Suite, purpose: str) -> Verdict:
         async def play(sandbox: Sandbox) -> Played:
             return await replay(sandbox, commands, timeout_s=self._timeout_s)
 
-        _, verdict = await self._bench.attempt(self._image, self._suite, "reference", play)
+        _, verdict = await self._bench.attempt(self._image, suite, purpose, play)
         return verdict
 
     async def script(self) -> Verdict:
@@ -90,5 +97,5 @@ def explain(verdict: Verdict) -> str:
 
 def _reward(verdict: Verdict, run: str) -> float:
     if verdict.reward is None:
-        raise UnfitError("unstable_tests", f"{run}: {explain(verdict)}")
+        raise UnfitError("flaky", f"{run}: {explain(verdict)}")
     return verdict.reward

@@ -46,8 +46,8 @@ def show_verification(problems: Mapping[Path, Sequence[str]], *, as_json: bool) 
         _write_json({"kind": "result", "tasks": {str(path): list(found) for path, found in problems.items()}})
         return 1 if bad else 0
     for path, found in problems.items():
-        _write_line(f"{path}: {'certificate holds' if not found else '; '.join(_one_line(found))}")
-    _write_line(f"{len(problems) - bad} of {len(problems)} certificates hold")
+        _write_line(f"{path}: {'holds' if not found else '; '.join(_one_line(found))}")
+    _write_line(f"{len(problems) - bad} of {len(problems)} tasks hold")
     return 1 if bad else 0
 
 

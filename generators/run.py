@@ -6,11 +6,13 @@ goes on with the settings it began with.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio.to_thread
 
+from generators.band import Band
 from generators.context import GenerationContext, Players
 from generators.dedupe import Overlap
 from generators.outdir import RunPlace, write_manifest
@@ -24,11 +26,14 @@ from runtime.events import OnEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.runner import Runner, RunResult
-from runtime.settings import GenerateSettings, Settings
+from runtime.settings import GenerateSettings, Section, Settings
+from runtime.stage import Stage
 from runtime.store import Store
 from sandbox.engine import Engine
 
 COMMAND = "generate"
+
+Recorded = TypeVar("Recorded", bound=Section)
 
 
 async def run_generation(
@@ -39,19 +44,23 @@ async def run_generation(
     on_event: OnEvent,
     given: Collection[str] = (),
     announce: Callable[[Runner], None] = lambda _: None,
+    limits: Limits | None = None,
+    stages: Sequence[Stage] = STAGES,
 ) -> tuple[RunResult, Summary]:
     """Run to the end, or as far as a drain allows; the manifest is written when the set is complete.
 
     Args:
         given: names of `generate` settings that the user gave explicitly; a resumed run refuses others than its own.
         announce: is handed the runner before it starts, for whoever may drain it.
+        limits: shared with other runs of this process; by default those of the settings, for this run alone.
+        stages: the pipeline as it is to be run, where some of its work is done elsewhere.
 
     Raises: UserError, StoreError, ChatRejected, SandboxError.
     """
     async with Store(place.store) as store:
         run = await store.open_run(place.run_id, command=COMMAND, settings=settings.generate.model_dump_json())
-        ours = recorded_settings(settings.generate, run.settings, given)
-        limits = Limits(settings.limits.sizes())
+        ours = recorded_settings(COMMAND, settings.generate, run.settings, given)
+        limits = limits or Limits(settings.limits.sizes())
         source = candidate_source(ours, place.run_id)
         async with open_players(ours, settings, store) as players, MemoryBus() as bus:
             context = GenerationContext(
@@ -64,7 +73,7 @@ async def run_generation(
                 out=place.out,
             )
             runner = Runner(
-                stages=STAGES,
+                stages=stages,
                 bus=bus,
                 store=store,
                 context=context,
@@ -89,10 +98,11 @@ async def run_generation(
 def check(settings: Settings) -> None:
     """Refuse what cannot be run before anything is begun. Raises: UserError."""
     candidate_source(settings.generate, "check").start()
+    Band.parse(settings.generate.band)
     if settings.generate.author == "chat":
-        from generators.chat.endpoint import require_endpoint
+        from runtime.chat.endpoint import require_endpoint
 
-        require_endpoint(settings.chat)
+        require_endpoint(settings.chat, otherwise="use --author procedural")
 
 
 def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
@@ -105,6 +115,8 @@ def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource
         run_id=run_id,
         categories=_categories(settings),
         levels=settings.levels,
+        style=settings.style,
+        families=settings.families,
         overlap=Overlap.load(settings.overlap) if settings.overlap else None,
     )
 
@@ -112,23 +124,28 @@ def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource
 def _categories(settings: GenerateSettings) -> tuple[str, ...]:
     """The procedural author draws from the categories it has families for."""
     if settings.author != "procedural":
+        if settings.families or settings.style == "terse":
+            raise UserError("--family", "only the procedural author has task families", "Leave out --author chat")
         return settings.categories
-    from generators.procedural.library import CATEGORIES
+    from generators.procedural.library import FAMILIES, members
 
-    if missing := sorted(set(settings.categories) - set(CATEGORIES)):
-        covered = ", ".join(CATEGORIES)
-        raise UserError("--category", f"no task family makes {missing[0]!r}", f"There are {covered}")
-    return settings.categories or CATEGORIES
+    if unknown := sorted(set(settings.families) - {family.name for family in FAMILIES}):
+        raise UserError("--family", f"no task family is called {unknown[0]!r}", "docs/design/families.md lists them")
+    covered = sorted({family.category for family in members(settings.style, settings.families)})
+    if missing := sorted(set(settings.categories) - set(covered)):
+        raise UserError("--category", f"no task family makes {missing[0]!r}", f"There are {', '.join(covered)}")
+    return settings.categories or tuple(covered)
 
 
-def recorded_settings(now: GenerateSettings, recorded: str, given: Collection[str]) -> GenerateSettings:
+def recorded_settings(section: str, now: Recorded, recorded: str, given: Collection[str]) -> Recorded:
     """The settings a run goes on with: those it began with. Raises: UserError when others are asked for."""
-    then, default = GenerateSettings.model_validate_json(recorded), GenerateSettings()
-    for name in GenerateSettings.model_fields:
+    model = type(now)
+    then, default = model.model_validate_json(recorded), model()
+    for name in model.model_fields:
         asked, began, usual = (getattr(settings, name) for settings in (now, then, default))
         if asked != began and (name in given or asked != usual):
             raise UserError(
-                f"generate.{name}",
+                f"{section}.{name}",
                 f"is {asked!r}, but the run began with {began!r}",
                 "Resume without it, or start a new run in another directory",
             )
@@ -143,8 +160,8 @@ async def open_players(ours: GenerateSettings, settings: Settings, store: Store)
 
         yield Players(cast=procedural_cast(), name="procedural")
         return
-    from generators.chat.endpoint import open_client
     from generators.chat.players import chat_cast, prompt_versions
+    from runtime.chat.endpoint import open_client
 
     chat = settings.chat
     async with open_client(chat, store, most=settings.limits.chat) as client:

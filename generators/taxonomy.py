@@ -65,11 +65,18 @@ class Taxonomy(Entry, frozen=True, kw_only=True):
         return next(complexity.name for complexity in self.complexities if level in complexity.levels)
 
     def draw(
-        self, seed: int, index: int, *, categories: Collection[str] = (), levels: Collection[int] = ()
+        self,
+        seed: int,
+        index: int,
+        *,
+        categories: Collection[str] = (),
+        levels: Collection[int] = (),
+        style: str = "",
+        families: tuple[str, ...] = (),
     ) -> Blueprint:
         """Draw the blueprint of item `index`. Empty filters mean all; complexities are equally likely.
 
-        Raises: UserError for a category or level that does not exist.
+        Raises: UserError for a category, level or style that does not exist.
         """
         item_seed = derive_seed(seed, index)
         category = _pick(item_seed, "category", self._wanted_categories(categories))
@@ -85,7 +92,8 @@ class Taxonomy(Entry, frozen=True, kw_only=True):
             tier=self.tier_of(category.area),
             tools=tuple(sorted(_stream(item_seed, "tools").sample(tools, min(3, len(tools))))),
             level=_pick(item_seed, "level", allowed),
-            style=_pick(item_seed, "style", self.styles.names),
+            style=style or _pick(item_seed, "style", self.styles.names),
+            families=families,
         )
 
     def _wanted_categories(self, names: Collection[str]) -> list[Category]:

@@ -11,6 +11,7 @@ import anyio.to_thread
 from generators.assemble import INITIAL_TESTS, SOLUTION
 from generators.certificate import Certificate, CertificateInvalidError, differences, read_certificate
 from generators.context import Bench, replay
+from generators.foreign import is_foreign, try_out
 from generators.handling import UnfitError
 from generators.images import HeldImages
 from generators.outdir import MANIFEST
@@ -64,11 +65,16 @@ async def verify_task(
     run_id: str,
     command_timeout_s: float,
 ) -> list[str]:
-    """What speaks against the certificate, in words; empty when it holds. Never raises for a bad directory."""
+    """What speaks against the certificate, in words; empty when it holds. Never raises for a bad directory.
+
+    A task that was made elsewhere has no certificate: it is tried out.
+    """
     try:
         task = await anyio.to_thread.run_sync(read_task, directory)
-        certificate = read_certificate(task)
         bench = Bench(engine, limits, task.context(), task.limits(), run_id=run_id, item=str(directory), images=images)
+        if is_foreign(task):
+            return await try_out(bench, task)
+        certificate = read_certificate(task)
         return differences(certificate, task) + await _earn(bench, task, certificate, command_timeout_s)
     except TaskInvalid as invalid:
         return list(invalid.problems)
@@ -92,13 +98,17 @@ async def _earn(bench: Bench, task: Task, certificate: Certificate, command_time
         commands = cheating_commands(certificate.item_seed, task.instruction)
         return await replay(sandbox, commands, timeout_s=command_timeout_s)
 
+    async def another_day() -> list[Verdict]:
+        return [await prover.another_day((script,))] if checks.moved_clock_passed else []
+
     try:
-        (initial, no_op, (_, cheater_reward), harbor), runs = await anyio.gather(
+        (initial, no_op, (_, cheater_reward), harbor, moved), runs = await anyio.gather(
             anyio.gather(
                 bench.grade(built.image, initial_suite(task.text(INITIAL_TESTS) or ""), "initial"),
                 prover.no_op(checks.truth),
                 prover.cheat(cheat),
                 prover.script(),
+                another_day(),
             ),
             anyio.amap(prover.reference, [(script,)] * (checks.reference_runs - 1)),
         )
@@ -110,6 +120,7 @@ async def _earn(bench: Bench, task: Task, certificate: Certificate, command_time
         *_unequal(certificate, no_op, cheater_reward),
         *_failed("the initial tests", [initial]),
         *_failed("the reference", runs),
+        *_failed("the reference, a year ahead,", moved),
         *_failed("solution/solve.sh with tests/test.sh", [harbor]),
     ]
 

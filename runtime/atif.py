@@ -54,7 +54,7 @@ def to_atif(trajectory: Trajectory) -> dict[str, Any]:
             "total_completion_tokens": sum(turn.completion_tokens for turn in trajectory.turns),
             "total_steps": len(opening) + len(steps),
         },
-        "extra": {NAMESPACE: _without(trajectory, _ROOT_FIELDS)},
+        "extra": {NAMESPACE: {"source": trajectory.source, **_without(trajectory, _ROOT_FIELDS)}},
     }
 
 

@@ -119,7 +119,10 @@ def _unknown_command(name: str, app: App) -> str:
 
 def _first_line(point: EntryPoint) -> str:
     """The first line of the command's docstring, from the source; empty where there is none to read."""
-    spec = find_spec(point.module)
+    try:
+        spec = find_spec(point.module)
+    except ModuleNotFoundError:  # its parent package is gone; the others must still be listed
+        return ""
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return ""
     for node in ast.parse(Path(spec.origin).read_bytes()).body:

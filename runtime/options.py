@@ -30,6 +30,8 @@ class Common:
     """One setting, as section.key=value; may be repeated."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Write JSON for programs: events while running, the result at the end."""
+    here: Annotated[bool, Parameter(negative="")] = False
+    """Run in this process, even where a daemon would take the job."""
     dry_run: Annotated[bool, Parameter(negative="")] = False
     """Show the settings in force and do nothing."""
 

@@ -8,6 +8,7 @@ Invariants:
 - A worker waits for room in the next queue while it keeps its own place, so back-pressure reaches the source. What the
   source admits is published by a task of its own: no worker ever waits for the first queue.
 - Failed attempts are counted in the store; a killed process counts as none. The bus never gives up on its own.
+- An operator may pause, drain, cancel an item and requeue a dead letter while it runs; none of it loses an item.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from runtime.errors import ItemConflict, StoreError
 from runtime.events import Kind, OnEvent, RunEvent
 from runtime.limits import Limits
 from runtime.outcome import Again, Done, Drain, Ended, Outcome, judge
+from runtime.requeue import find_letter, successor
 from runtime.routes import LostItem, Routes, UndeclaredMessage
 from runtime.source import Source
 from runtime.stage import Backoff, Message, Rejected, Stage
@@ -43,6 +45,7 @@ ROOM = 256
 PULSE_S = 1.0
 """How often leases are looked after and the loop's lag is measured."""
 LAG_ALARM_S = 1.0
+_CANCELLED = Ended("cancelled", "by the operator")
 _NEVER = 2**31 - 1
 """Attempts after which the bus gives up by itself: it must not, see the invariants."""
 
@@ -63,6 +66,8 @@ class _Work:
     stage: Stage
     delivery: Delivery
     extended: float
+    scope: anyio.CancelScope | None = None
+    """Of the attempt."""
 
 
 class Runner:
@@ -94,6 +99,10 @@ class Runner:
         """Queue and item of all that is left to do, with the attempts that failed."""
         self._working: dict[str, _Work] = {}
         self._waits: set[anyio.CancelScope] = set()
+        self._intakes: set[anyio.CancelScope] = set()
+        self._paused: anyio.Event | None = None
+        """Set when the pause is over."""
+        self._cancelled: set[str] = set()
         self._stopping = False
         self._drained = ""
         self._to_admit, self._admissions = anyio.create_memory_object_stream[Entry](math.inf)
@@ -118,6 +127,54 @@ class Runner:
             self._drained = reason
             self._emit(Kind.DRAINING, detail=reason)
             self._stop()
+
+    @property
+    def paused(self) -> bool:
+        return self._paused is not None
+
+    def pause(self) -> None:
+        """Take up nothing until `unpause`; what is in work goes on to its end."""
+        if self._paused is None:
+            self._paused = anyio.Event()
+            for scope in self._intakes:
+                scope.cancel()
+
+    def unpause(self) -> None:
+        if self._paused is not None:
+            self._paused.set()
+            self._paused = None
+
+    def cancel(self, item: str) -> bool:
+        """End a pending item as rejected for the reason `cancelled`: at once in work, else when its turn comes.
+
+        False: no such item is pending.
+        """
+        if not any(pending == item for _, pending in self._pending):
+            return False
+        self._cancelled.add(item)
+        for work in self._working.values():
+            if work.delivery.key == f"{work.stage.subscribes}/{item}" and work.scope is not None:
+                work.scope.cancel()
+        return True
+
+    async def requeue(self, item: str) -> str | None:
+        """Put a dead letter back; returns the name of the item that takes its place.
+
+        None: there is no such letter, or the run is over or drains.
+        """
+        letter = await find_letter(self._store, self._run_id, item)
+        if letter is None or self._stopping:
+            return None
+        entry = successor(self._routes, letter)
+        self._pending[entry.queue, entry.item] = 0  # from here on the run does not end without it
+        if not await self._store.requeue(self._run_id, letter, entry):
+            del self._pending[entry.queue, entry.item]
+            if not self._pending:
+                self._stop()
+            return None
+        self._enter(entry)
+        self._to_admit.send_nowait(entry)
+        return entry.item
 
     async def _restore(self) -> None:
         for stage in self._routes.stages:
@@ -183,9 +240,11 @@ class Runner:
             self._bus.consume(stage.subscribes, slots=stage.slots) as deliveries,
             anyio.create_task_group() as handlers,
         ):
-            with self._until_stop():
-                async for delivery in deliveries:
-                    handlers.start_soon(self._handle, stage, delivery)
+            while not self._stopping:
+                with self._until_stop(), self._until_paused():
+                    async for delivery in deliveries:
+                        handlers.start_soon(self._handle, stage, delivery)
+                await self._until_unpaused()
 
     async def _handle(self, stage: Stage, delivery: Delivery) -> None:
         message = self._routes.decode(delivery.body)
@@ -194,29 +253,33 @@ class Runner:
         elif delivery.key in self._working:
             await delivery.nack(LEASE_S)  # its lease ran out while the loop was blocked; the first one is still at it
         else:
-            with self._in_work(stage, delivery, message):
-                outcome = await self._attempt(stage, message)
+            with self._in_work(stage, delivery, message) as work:
+                outcome = await self._attempt(stage, message, work)
                 await self._conclude(stage, delivery, message, outcome)
 
     @contextmanager
-    def _in_work(self, stage: Stage, delivery: Delivery, message: Message) -> Iterator[None]:
-        self._working[delivery.key] = _Work(stage, delivery, time.monotonic())
+    def _in_work(self, stage: Stage, delivery: Delivery, message: Message) -> Iterator[_Work]:
+        work = self._working[delivery.key] = _Work(stage, delivery, time.monotonic())
         self._watchdog.started(message.item, stage.name)
         self._emit(Kind.STARTED, stage.name, message.item)
         try:
             with structlog.contextvars.bound_contextvars(run=self._run_id, item=message.item, stage=stage.name):
-                yield
+                yield work
         finally:
             del self._working[delivery.key]
             self._watchdog.ended(message.item)
 
-    async def _attempt(self, stage: Stage, message: Message) -> Outcome:
+    async def _attempt(self, stage: Stage, message: Message, work: _Work) -> Outcome:
+        if message.item in self._cancelled:
+            return _CANCELLED
         try:
-            with anyio.move_on_after(stage.deadline_s) as deadline:
+            with anyio.move_on_after(stage.deadline_s) as work.scope:
                 return Done(tuple(await stage.handler(message, self._context)))
         except Exception as error:
             return judge(error)
-        assert deadline.cancelled_caught
+        assert work.scope.cancelled_caught
+        if message.item in self._cancelled:
+            return _CANCELLED
         return Again(f"not done within {stage.deadline_s:g} s")
 
     async def _conclude(self, stage: Stage, delivery: Delivery, message: Message, outcome: Outcome) -> None:
@@ -254,14 +317,14 @@ class Runner:
             await delivery.nack()
         else:
             reason = "fault" if again.fault else f"gave_up: {again.reason}"
-            await self._reject(stage, message.item, reason, detail)
+            await self._reject(stage, message.item, reason, detail, given_up=reason)
             await delivery.reject(reason)
 
-    async def _reject(self, stage: Stage, item: str, reason: str, detail: str) -> None:
+    async def _reject(self, stage: Stage, item: str, reason: str, detail: str, *, given_up: str = "") -> None:
         rejected = Rejected(item=item, run_id=self._run_id, stage=stage.name, reason=reason, detail=detail)
-        await self._commit(stage, item, [rejected])
+        await self._commit(stage, item, [rejected], given_up=given_up)
 
-    async def _commit(self, stage: Stage, item: str, messages: Sequence[Message]) -> None:
+    async def _commit(self, stage: Stage, item: str, messages: Sequence[Message], *, given_up: str = "") -> None:
         """Result into the store, then onto the bus."""
         outputs = self._routes.outputs(stage, item, messages)
         admitted = await self._store.commit(
@@ -270,6 +333,7 @@ class Runner:
             outputs=outputs,
             settle=self._settle,
             notes=[Note(item=item, kind=Kind.DONE, stage=stage.name)],
+            given_up=given_up,
         )
         assert admitted is not None, f"item '{item}' of queue '{stage.subscribes}' was done by someone else"
         del self._pending[stage.subscribes, item]
@@ -327,6 +391,22 @@ class Runner:
                 yield
             finally:
                 self._waits.discard(scope)
+
+    @contextmanager
+    def _until_paused(self) -> Iterator[None]:
+        with anyio.CancelScope() as scope:
+            self._intakes.add(scope)
+            if self._paused is not None:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._intakes.discard(scope)
+
+    async def _until_unpaused(self) -> None:
+        with self._until_stop():
+            if self._paused is not None:
+                await self._paused.wait()
 
     def _stop(self) -> None:
         self._stopping = True

@@ -133,8 +133,54 @@ class GenerateSettings(Section):
     """Empty: all."""
     levels: tuple[int, ...] = ()
     """Empty: all, 1 to 10."""
+    families: tuple[str, ...] = ()
+    """Task families of the procedural author. Empty: all that suit the style."""
+    style: Literal["", "exact", "conversational", "brief", "vague", "terse"] = ""
+    """Of the instructions. Empty: each task draws its own, any but `terse`."""
+    band: str = ""
+    """Lowest and highest pass rate of a task, as `1/8..7/8`; empty: above 0. What always succeeds teaches nothing."""
     overlap: Path | None = None
     """Word n-grams of benchmarks, one a line, that no task may hold."""
+
+
+class ErrorWeights(Section):
+    """How often each of TermiGen's five error types is drawn, relative to the others. The paper is silent: uniform."""
+
+    analysis_error: NonNegativeFloat = 1.0
+    command_error: NonNegativeFloat = 1.0
+    hallucination: NonNegativeFloat = 1.0
+    requirement_violation: NonNegativeFloat = 1.0
+    verification_failure: NonNegativeFloat = 1.0
+
+
+class SynthesizeSettings(Section):
+    seed: int = 0
+    repeats: PositiveInt = 1
+    """Trajectories for each task."""
+    author: Literal["procedural", "chat"] = "procedural"
+    """Who plays generator, mistake maker and critic: what is known of the task, or the endpoint of section `chat`."""
+    error_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    """Probability that a step is meant to be a mistake, drawn for each step on its own; TermiGen's rate."""
+    error_weights: ErrorWeights = ErrorWeights()
+    mistake_weight: NonNegativeFloat = 0.0
+    """Loss weight of injected mistakes: seen, not imitated."""
+    critic_rounds: PositiveInt = 3
+    """Drafts of one step that the critic sees at most."""
+    draws: PositiveInt = 3
+    """Times a step's intent is drawn at most, when mistakes are discarded; then the step is a correct one."""
+    max_turns: PositiveInt = 32
+    """Mistakes and repairs take room: TermiGen's trajectories have 25.5 turns on average."""
+    context_tokens: PositiveInt = 16384
+    """Of a whole trajectory; TermiGen trains on sequences of up to 20,000 tokens."""
+    command_timeout_s: PositiveFloat = 30.0
+
+
+class ExportSettings(Section):
+    tau: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Least share of tests passed that a trajectory needs to be exported for training. 0 keeps failures too, which was
+    best in TermiGen's ablation."""
+    parquet: bool = False
+    """Also write a data set in the Hugging Face layout; needs the extra `data`."""
 
 
 class Price(Section):
@@ -162,6 +208,25 @@ class ChatSettings(Section):
     """In the currency of the prices."""
 
 
+class DaemonSettings(Section):
+    """`termloom serve`, and how the other commands find it: by the state directory they share with it."""
+
+    host: str = "127.0.0.1"
+    """Where it listens. Anything but loopback is refused without a token of at least 16 characters."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 7717
+    """0 takes any free port."""
+    socket: Path | None = None
+    """A Unix socket instead: whoever may open the file may use the daemon."""
+    token: SecretStr = SecretStr("")
+    """Empty: made at each start, and kept beside the address for this user alone."""
+    names: tuple[str, ...] = ()
+    """Host names under which it is reached, beside its address: a proxy's, say."""
+    bus: str = ""
+    """Empty: in memory. `nats://HOST:PORT`: other machines take part with `termloom work`."""
+    jobs: PositiveInt = 4
+    """Jobs in work at once; the others wait in the order in which they came."""
+
+
 class Settings(BaseSettings):
     """The tree. Other packages' sections are plain models of their own."""
 
@@ -172,6 +237,9 @@ class Settings(BaseSettings):
     paths: PathSettings = Field(default_factory=PathSettings)
     chat: ChatSettings = ChatSettings()
     generate: GenerateSettings = GenerateSettings()
+    synthesize: SynthesizeSettings = SynthesizeSettings()
+    export: ExportSettings = ExportSettings()
+    daemon: DaemonSettings = DaemonSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -318,7 +386,7 @@ def _explained(error: ValidationError, layers: Sequence[_Layer]) -> UserError:
     path = [str(part) for part in first["loc"]]
     while not (layer := next((layer for layer in layers if layer.holds(path)), None)):
         path.pop()  # the place inside a value that was written as one
-    shown = "a secret" if "api_key" in path else repr(first["input"])
+    shown = "a secret" if {"api_key", "token"} & set(path) else repr(first["input"])
     problem = first["msg"][0].lower() + first["msg"][1:]
     return UserError(layer.where(path), f"{shown} is refused: {problem}", "See --dry-run for the settings in force")
 

@@ -72,6 +72,27 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
 
 
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of one item."""
+
+    queue: str
+    state: Literal["pending", "terminal"]
+    attempts: int
+    updated: float
+    """Seconds since the epoch."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that was given up, at the queue whose stage could not work it off."""
+
+    queue: str
+    item: str
+    body: bytes
+    reason: str
+    at: float
+    """Seconds since the epoch."""
+
+
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run's items are."""
 
@@ -128,17 +149,31 @@ class Store:
         outputs: Sequence[Entry],
         settle: Settle,
         notes: Sequence[Note] = (),
+        given_up: str = "",
     ) -> list[Entry] | None:
         """Record what came of (queue, item); returns what the source admitted.
+
+        With `given_up`, a reason, the input is kept as a dead letter.
 
         None: it was done before, nothing changed.
         Raises: ItemConflict when an output's item is elsewhere already; sqlite3.IntegrityError when the source's is.
         """
-        return await self._database.transact(_commit, run, done, outputs, notes, settle=settle)
+        return await self._database.transact(_commit, run, done, outputs, notes, settle=settle, given_up=given_up)
 
     async def fail(self, run: str, *, at: tuple[str, str], note: Note) -> int:
         """Count a failed attempt at a pending (queue, item); returns how many there are."""
         return await self._database.transact(_fail, run, at, note)
+
+    async def dead_letters(self, run: str) -> list[DeadLetter]:
+        """What was given up and not requeued, oldest first."""
+        return await self._database.transact(_dead_letters, run)
+
+    async def requeue(self, run: str, letter: DeadLetter, entry: Entry) -> bool:
+        """Put `entry` where `letter` was; the run is open again. False: there is no such letter any more.
+
+        Raises: ItemConflict when the entry's item exists.
+        """
+        return await self._database.transact(_requeue, run, letter, entry)
 
     async def finish(self, run: str) -> None:
         """Mark a run as finished."""
@@ -158,6 +193,10 @@ class Store:
 
     async def tally(self, run: str) -> Tally:
         return await self._database.transact(_tally, run)
+
+    async def where(self, run: str, item: str) -> Where | None:
+        """The place of an item; None when the run has none of that name."""
+        return await self._database.transact(_where, run, item)
 
     async def counts(self, run: str) -> dict[tuple[str, str], int]:
         """Number of entries by (queue, state), for progress and yield."""
@@ -179,9 +218,9 @@ class Store:
         """Keep a call; one already kept under this key stays."""
         await self._database.transact(_record_call, call)
 
-    async def spent(self) -> tuple[int, int, float]:
-        """Prompt tokens, completion tokens and cost of all calls in the ledger."""
-        return await self._database.transact(_spent)
+    async def calls(self) -> tuple[int, int, int, float]:
+        """Number, prompt tokens, completion tokens and cost of all calls in the ledger."""
+        return await self._database.transact(_calls)
 
 
 def _open_run(connection: sqlite3.Connection, run: str, command: str, settings: str, path: str) -> Run:
@@ -224,7 +263,14 @@ def _commit(
     notes: Sequence[Note],
     *,
     settle: Settle,
+    given_up: str,
 ) -> list[Entry] | None:
+    if given_up:
+        connection.execute(
+            "INSERT OR REPLACE INTO dead_letters SELECT run, queue, item, body, ?, ? FROM items"
+            " WHERE run = ? AND queue = ? AND item = ? AND state = 'pending'",
+            (given_up, time.time(), run, *done),
+        )
     changed = connection.execute(
         "UPDATE items SET state = 'done', body = NULL, updated = ?"
         " WHERE run = ? AND queue = ? AND item = ? AND state = 'pending'",
@@ -262,6 +308,25 @@ def _fail(connection: sqlite3.Connection, run: str, at: tuple[str, str], note: N
     return int(row[0]) if row else 0
 
 
+def _dead_letters(connection: sqlite3.Connection, run: str) -> list[DeadLetter]:
+    rows = connection.execute(
+        "SELECT queue, item, body, reason, at FROM dead_letters WHERE run = ? ORDER BY at, item", (run,)
+    )
+    return [DeadLetter(**dict(zip(DeadLetter.__struct_fields__, row, strict=True))) for row in rows]
+
+
+def _requeue(connection: sqlite3.Connection, run: str, letter: DeadLetter, entry: Entry) -> bool:
+    if not connection.execute("DELETE FROM dead_letters WHERE run = ? AND item = ?", (run, letter.item)).rowcount:
+        return False
+    try:
+        _add(connection, run, entry)
+    except sqlite3.IntegrityError:
+        raise ItemConflict(entry.queue, entry.item) from None
+    connection.execute("UPDATE runs SET state = 'open' WHERE run = ?", (run,))
+    _journal(connection, run, [Note(item=entry.item, kind="requeued", detail=f"for {letter.item}: {letter.reason}")])
+    return True
+
+
 def _finish(connection: sqlite3.Connection, run: str) -> None:
     connection.execute("UPDATE runs SET state = 'finished' WHERE run = ?", (run,))
 
@@ -286,6 +351,13 @@ def _tally(connection: sqlite3.Connection, run: str) -> Tally:
         (run,),
     ).fetchone()
     return Tally(items=items, pending=int(pending), terminal=int(terminal))
+
+
+def _where(connection: sqlite3.Connection, run: str, item: str) -> Where | None:
+    row = connection.execute(
+        "SELECT queue, state, attempts, updated FROM items WHERE run = ? AND item = ? AND state <> 'done'", (run, item)
+    ).fetchone()
+    return None if row is None else Where(**dict(zip(Where.__struct_fields__, row, strict=True)))
 
 
 def _counts(connection: sqlite3.Connection, run: str) -> dict[tuple[str, str], int]:
@@ -324,6 +396,8 @@ def _record_call(connection: sqlite3.Connection, call: Call) -> None:
     )
 
 
-def _spent(connection: sqlite3.Connection) -> tuple[int, int, float]:
-    row = connection.execute("SELECT total(prompt_tokens), total(completion_tokens), total(cost) FROM calls").fetchone()
-    return int(row[0]), int(row[1]), float(row[2])
+def _calls(connection: sqlite3.Connection) -> tuple[int, int, int, float]:
+    count, prompt, completion, cost = connection.execute(
+        "SELECT count(*), total(prompt_tokens), total(completion_tokens), total(cost) FROM calls"
+    ).fetchone()
+    return int(count), int(prompt), int(completion), float(cost)

@@ -1,10 +1,8 @@
 """A task: one directory in Harbor's format, in memory and on disk.
 
 Invariants:
-- Reading never leaves the directory: a symbolic link that points out of it, loops, or names a directory is a problem,
-  and special files are never opened. All problems of a directory are told at once.
-- Writing is atomic and deterministic: the same task gives the same bytes, modes and names, and a reader sees the whole
-  directory or none of it.
+- Reading and writing keep the promises of `runtime.tree`; all problems of a directory are told at once.
+- The same task gives the same bytes, modes and names.
 - Keys of `task.toml` that we do not know are kept. Older spellings (`version`, `memory = "2G"`, `allow_internet`) are
   read, and written in today's form.
 - The hash covers every file but the certificate, which holds the hash.
@@ -14,32 +12,23 @@ Everything here is synchronous file work: call it through a worker thread.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import re
-import shutil
-import stat
 import tomllib
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from runtime.errors import TaskInvalid
+from runtime.tree import read_tree, write_tree
 from sandbox.spec import BuildContext, File, Limits, Suite
 
 SCHEMA_VERSION = "1.4"
 CERTIFICATE = "certificate.json"
 FINAL_TESTS = "tests/test_outputs.py"
-MAX_FILE_BYTES = 16 << 20
-MAX_TASK_BYTES = 64 << 20
-MAX_FILES = 5000
-MAX_DEPTH = 64
 
 _CONFIG = "task.toml"
 _INSTRUCTION = "instruction.md"
@@ -80,6 +69,7 @@ class EnvironmentTable(Table):
     storage_mb: PositiveInt | None = None
     network_mode: str | None = None
     workdir: str | None = None
+    env: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -169,8 +159,10 @@ class Task:
             raise TaskInvalid(
                 self.config.task.name or "task", ["its environment has no Dockerfile and no docker_image"]
             )
-        if table.workdir:
-            dockerfile = f"{dockerfile.rstrip()}\nWORKDIR {table.workdir}\n"
+        added = [f"ENV {name}={_quoted(value)}" for name, value in table.env.items()]
+        added += [f"WORKDIR {table.workdir}"] if table.workdir else []
+        if added:
+            dockerfile = "\n".join([dockerfile.rstrip(), *added, ""])
         files = tuple(f for f in self.folder("environment") if f.path != "Dockerfile")
         network = table.network_mode not in (None, "no-network")
         return BuildContext(dockerfile=dockerfile, files=files, network=network, timeout_s=table.build_timeout_sec)
@@ -210,41 +202,17 @@ class Task:
 
 
 def write_task(task: Task, directory: Path) -> None:
-    """Write the directory whole: a neighbour is filled, flushed and renamed into place, replacing what was there.
+    """Write the directory whole, replacing what was there (see `write_tree`).
 
     Raises: TaskInvalid for files that must not be written; OSError.
     """
-    files = task.layout()
-    problems = [f"{f.path!r}: {problem}" for f in files if (problem := _path_problem(f.path))]
-    problems += [f"{path!r} occurs twice" for path, count in Counter(f.path for f in files).items() if count > 1]
-    if problems:
-        raise TaskInvalid(str(directory), problems)
-    if task.certificate is not None:
-        files = (*files, File(path=CERTIFICATE, data=task.certificate))
-    fresh, old = (directory.with_name(f".{directory.name}.{kind}") for kind in ("partial", "old"))
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    fresh.mkdir(mode=0o755)
-    for file in files:
-        _write_file(fresh, file)
-    for folder, _, _ in os.walk(fresh):
-        Path(folder).chmod(0o755)
-        _sync_directory(Path(folder))
-    if directory.exists():
-        directory.rename(old)
-    fresh.rename(directory)
-    _sync_directory(directory.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    certificate = () if task.certificate is None else (File(path=CERTIFICATE, data=task.certificate),)
+    write_tree((*task.layout(), *certificate), directory)
 
 
 def read_task(directory: Path) -> Task:
     """Read any Harbor task directory. Raises: TaskInvalid with every problem found."""
-    reader = _Reader(directory)
-    files = {file.path: file for file in reader.files()}
-    problems = reader.problems
-    if not directory.is_dir():
-        raise TaskInvalid(str(directory), problems or ["not a directory"])
+    files, problems = read_tree(directory)
     problems += _missing(files) + _unusable_texts(files)
     config = _parse_config(files[_CONFIG].data, problems) if _CONFIG in files else None
     if config is not None and not _has_environment(files, config):
@@ -262,78 +230,6 @@ def read_task(directory: Path) -> Task:
         files=tuple(files[path] for path in sorted(files)),
         certificate=certificate.data if certificate else None,
     )
-
-
-class _Reader:
-    """Walks a directory without leaving it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.problems: list[str] = []
-        self._root = directory
-        self._real = directory.resolve()
-        self._bytes = 0
-        self._count = 0
-
-    def files(self) -> Iterator[File]:
-        if self._root.is_dir():
-            yield from self._walk(PurePosixPath())
-
-    def _walk(self, folder: PurePosixPath) -> Iterator[File]:
-        if len(folder.parts) > MAX_DEPTH:
-            self.problems.append(f"{folder}: more than {MAX_DEPTH} directories deep")
-            return
-        try:
-            entries = sorted(os.scandir(self._root / folder), key=lambda entry: entry.name)
-        except OSError as error:
-            self.problems.append(f"{folder}: {error.strerror}")
-            return
-        for entry in entries:
-            if self._count > MAX_FILES:
-                return
-            path = folder / entry.name
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._walk(path)
-            elif (file := self._read(path)) is not None:
-                yield file
-
-    def _read(self, path: PurePosixPath) -> File | None:
-        self._count += 1
-        if self._count > MAX_FILES:
-            self.problems.append(f"more than {MAX_FILES} files")
-            return None
-        try:
-            return self._open(path)
-        except UnicodeEncodeError:
-            self.problems.append(f"{str(path)!r}: the name is not UTF-8")
-        except OSError as error:
-            loop = error.errno == errno.ELOOP
-            self.problems.append(f"{path}: {'symbolic links in a loop' if loop else error.strerror or error}")
-        except _RefusedError as refused:
-            self.problems.append(f"{path}: {refused}")
-        return None
-
-    def _open(self, path: PurePosixPath) -> File:
-        str(path).encode()
-        target = self._real / path
-        if target.is_symlink():
-            target = Path(os.path.realpath(target, strict=True))
-        if not target.is_relative_to(self._real):
-            raise _RefusedError("a symbolic link out of the task directory")
-        descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as handle:
-            info = os.fstat(descriptor)
-            if not stat.S_ISREG(info.st_mode):
-                raise _RefusedError("not a regular file")
-            if info.st_size > MAX_FILE_BYTES:
-                raise _RefusedError(f"{info.st_size} bytes, more than {MAX_FILE_BYTES}")
-            self._bytes += info.st_size
-            if self._bytes > MAX_TASK_BYTES:
-                raise _RefusedError(f"the task holds more than {MAX_TASK_BYTES} bytes")
-            return File(path=str(path), data=handle.read(MAX_FILE_BYTES + 1), mode=stat.S_IMODE(info.st_mode) & 0o777)
-
-
-class _RefusedError(Exception):
-    """A file that a task may not hold."""
 
 
 def _missing(files: dict[str, File]) -> list[str]:
@@ -372,35 +268,13 @@ def _has_environment(files: dict[str, File], config: TaskConfig) -> bool:
     return bool(config.environment.docker_image or named & files.keys())
 
 
+def _quoted(value: str) -> str:
+    """A value as ENV takes it literally."""
+    return '"' + re.sub(r'([\\"$])', r"\\\1", value) + '"'
+
+
 def _megabytes(size: Any) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])i?b?", str(size).strip().lower())
     if not match:
         raise ValueError(f"{size!r} is not a size such as '512M' or '2G'")
     return max(1, round(float(match[1]) * _UNITS[match[2]]))
-
-
-def _path_problem(path: str) -> str:
-    parts = path.split("/")
-    if path.startswith("/") or ".." in parts:
-        return "leads out of the task directory"
-    if any(part in ("", ".") for part in parts) or "\0" in path:
-        return "not a plain relative path"
-    return ""
-
-
-def _write_file(root: Path, file: File) -> None:
-    target = root / file.path
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    with target.open("xb") as handle:
-        handle.write(file.data)
-        os.fchmod(handle.fileno(), file.mode & 0o777)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -93,7 +93,9 @@ class Turn(Record, frozen=True, kw_only=True):
     """One of TermiGen's five, for intent `error`."""
     critic: tuple[CriticVerdict, ...] = ()
     effect: str = ""
-    """What an injected mistake visibly changed: `exit_code`, `output`, `files`."""
+    """What an injected mistake visibly changed: `exit_code`, `files`, `shell`, `output`."""
+    discarded: int = 0
+    """Mistakes drawn for this turn and discarded: without effect, or never accepted by the critic."""
     loss_weight: float = 1.0
     """Weight of this turn's answer in a training loss; 0 masks it."""
 

@@ -28,7 +28,7 @@ async def open_engine(
 
     Raises: EngineUnavailable, with the reason and the remedy of each engine that was tried.
     """
-    chosen = await _choose(choice, progress, docker_url)
+    chosen = await choose_engine(choice, progress, docker_url)
     if chosen == "docker":
         async with _docker(cache, progress, docker_url) as engine:
             yield engine
@@ -37,9 +37,10 @@ async def open_engine(
             yield engine
 
 
-async def _choose(
+async def choose_engine(
     choice: Choice, progress: Callable[[str], None], docker_url: str | None
 ) -> Literal["docker", "namespace"]:
+    """Which engine `open_engine` takes, without opening it. Raises: EngineUnavailable."""
     refusals: dict[str, str] = {}
     if choice in ("auto", "docker"):
         from sandbox.docker import DockerEngine

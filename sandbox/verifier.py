@@ -178,7 +178,7 @@ async def _grade_harbor(sandbox: Sandbox, suite: Suite) -> Verdict:
         except TransferRefused as error:
             return _no_reward(FailureClass.REWARD_INVALID, str(error))
         if content is not None:
-            return _rewarded(name, parse, content)
+            return _rewarded(name, parse, content, log=_tail(result.stdout + result.stderr))
     detail = f"test.sh ended with {result.exit_code} and left no reward file: {_tail(result.stderr or result.stdout)}"
     return _no_reward(FailureClass.REWARD_INVALID, detail)
 
@@ -212,14 +212,16 @@ def _finite(number: float) -> float:
     return float(number)
 
 
-def _rewarded(name: str, parse: Callable[[bytes], float], content: bytes) -> Verdict:
+def _rewarded(name: str, parse: Callable[[bytes], float], content: bytes, *, log: str) -> Verdict:
     if not content.strip():
         return _no_reward(FailureClass.REWARD_INVALID, f"{name} is empty")
     try:
         reward = parse(content)
     except ValueError as error:
         return _no_reward(FailureClass.REWARD_INVALID, f"{name} {error}")
-    return Verdict(reward=reward, failure=FailureClass.OK if reward >= 1.0 else FailureClass.AGENT_FAIL)
+    if reward >= 1.0:
+        return Verdict(reward=reward, failure=FailureClass.OK)
+    return Verdict(reward=reward, failure=FailureClass.AGENT_FAIL, detail=log)
 
 
 # Both

@@ -12,7 +12,7 @@ setup() {
   [[ -e $want ]] && return
   echo "sglang-cpu: installing into $venv (about 3 GB)" >&2
   [[ -x $venv/bin/python ]] || "${PYTHON:-python3}" -m venv "$venv"
-  local pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install)
+  local pip=("$venv/bin/python" -m pip --disable-pip-version-check -qq install)
   "${pip[@]}" 'torch==2.13.0' >&2
   "${pip[@]}" --no-deps 'sglang==0.5.23' 'torchvision==0.28.0' >&2
   "${pip[@]}" -r tools/sglang-cpu/requirements.txt >&2

@@ -7,6 +7,7 @@ the value of the state *before* a token, so neither it nor the log-probability o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,16 @@ def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Mod
 
 
 def small_llama(
-    vocabulary: int, *, hidden: int = 128, layers: int = 4, context: int = 1024, seed: int = 0
+    vocabulary: int,
+    *,
+    hidden: int = 128,
+    layers: int = 3,
+    context: int = 1024,
+    close_id: int | None = None,
+    seed: int = 0,
 ) -> nn.Module:
     """A Llama of about one million parameters with random weights: learns on two CPU cores, loads in SGLang as it
-    is."""
+    is. `close_id` is the token that ends a turn."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -46,7 +53,9 @@ def small_llama(
         max_position_embeddings=context,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=None,
+        eos_token_id=close_id,
+        # the usual 0.02 is for wide models: at this width attention would hardly tell one token from another at first
+        initializer_range=hidden**-0.5,
     )
     model: nn.Module = LlamaForCausalLM(config)
     return model
@@ -104,6 +113,15 @@ def policy_logprobs(
         if spread is not None:
             entropies = entropies.index_put((row.source[0][at],), spread)
     return logprobs.view_as(batch.mask), entropies.view_as(batch.mask)
+
+
+@torch.no_grad()
+def ids_logprobs(model: nn.Module, ids: Sequence[int]) -> list[float]:
+    """Log-probabilities of `ids[1:]`, each after the ids before it, at temperature 1."""
+    device = next(model.parameters()).device
+    whole = torch.tensor([list(ids)], device=device)
+    got, _ = token_logprobs(model(input_ids=whole, use_cache=False).logits[0, :-1], whole[0, 1:])
+    return [float(value) for value in got]
 
 
 def critic_values(critic: Critic, batch: Columns, *, row_tokens: int) -> Tensor:

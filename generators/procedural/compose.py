@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from generators.messages import Blueprint, Draft, Environment, Mistake, Reference, Truth
 from generators.procedural import library, words
+from generators.procedural.families.basics import TERSE_PLACES
 from generators.procedural.family import Family, Piece, Place
 from generators.procedural.prelude import PRELUDE
 from generators.procedural.story import tell
@@ -51,7 +52,7 @@ def compose(blueprint: Blueprint) -> ProceduralTask:
     rng = random.Random(blueprint.seed)
     families = _cast_families(rng, blueprint)
     depths = _share(rng, commands_for(blueprint.level, rng), families)
-    places = _places(rng, len(families))
+    places = _places(rng, blueprint.style, len(families))
     pieces = tuple(
         family.draw(random.Random(rng.getrandbits(64)), depth, place)
         for family, depth, place in zip(families, depths, places, strict=True)
@@ -102,15 +103,22 @@ def setup_script(piece: Piece, place: Place) -> str:
 
 def _cast_families(rng: random.Random, blueprint: Blueprint) -> list[Family]:
     total = min(blueprint.level, 10)
-    fitting = library.in_category(blueprint.category) or library.using(blueprint.tools) or library.FAMILIES
+    members = library.members(blueprint.style, blueprint.families)
+    fitting = _fitting(members, blueprint)
     first = rng.choice([family for family in fitting if family.depths[0] <= total] or fitting)
     chosen = [first]
     for _ in range(_piece_count(rng, total) - 1):
-        others = [family for family in library.FAMILIES if family not in chosen and family.depths[0] == 1]
+        others = [family for family in members if family not in chosen and family.depths[0] == 1]
         if others:
             weights = [1 + 2 * len(set(family.tools) & set(blueprint.tools)) for family in others]
             chosen.append(rng.choices(others, weights)[0])
     return chosen
+
+
+def _fitting(members: Sequence[Family], blueprint: Blueprint) -> Sequence[Family]:
+    tools = set(blueprint.tools)
+    same_category = [family for family in members if family.category == blueprint.category]
+    return same_category or [family for family in members if tools & set(family.tools)] or members
 
 
 def _piece_count(rng: random.Random, total: int) -> int:
@@ -131,7 +139,9 @@ def _share(rng: random.Random, total: int, families: Sequence[Family]) -> list[i
     return depths
 
 
-def _places(rng: random.Random, count: int) -> list[Place]:
+def _places(rng: random.Random, style: str, count: int) -> list[Place]:
+    if style == "terse":
+        return [Place(directory=directory) for directory in rng.sample(TERSE_PLACES, count)]
     names: dict[str, None] = {}
     while len(names) < count:
         names[words.project(rng)] = None

@@ -144,10 +144,17 @@ def _plant_configuration(instruction: str) -> tuple[str, ...]:
     return tuple(f"printf %s {shlex.quote(hook)} > {place}/conftest.py" for place in (AGENT_HOME, "/tmp"))
 
 
+def _equal_to_everything(instruction: str) -> tuple[str, ...]:
+    """For tests that import what the agent wrote: whatever they ask of it compares as they wish."""
+    module = "class _Any:\n    __eq__ = __ge__ = __le__ = __contains__ = lambda self, other: True\n    __call__ = lambda self, *args, **names: self\n    __getattr__ = lambda self, name: self\n\n\ndef __getattr__(name):\n    return _Any()\n"
+    return _for_missing(instruction, f"printf %s {shlex.quote(module)} >")
+
+
 CHEATS = {
     "claim": _claim,
     "copy inputs": _copy_inputs,
     "echo instruction": _echo_instruction,
+    "equal to everything": _equal_to_everything,
     "nothing": _nothing,
     "open up": _open_up,
     "plant configuration": _plant_configuration,

@@ -1,7 +1,8 @@
 """The instruction text: who asks and why, then each piece's ask, joined as a person would write it.
 
 Nothing that a test looks at depends on the story; it only frames the asks. `style` chooses the wording: `exact` takes the
-most exact one under headings, `brief` drops the frame, `vague` takes the loosest, anything else any but the exact one.
+most exact one under headings, `brief` drops the frame, `vague` takes the loosest, `terse` the shortest and nothing
+around it, anything else any but the exact one.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ _CLOSINGS = (
 def tell(rng: random.Random, blueprint: Blueprint, pieces: Sequence[Piece]) -> str:
     """The whole instruction."""
     asks = [_wording(rng, blueprint.style, piece) for piece in pieces]
+    if blueprint.style == "terse":
+        return "\n".join(asks) + "\n"
     opening = _opening(rng, blueprint.scenario)
     if blueprint.style == "exact" and len(pieces) > 1:
         return _text([opening, *(f"## {piece.title}\n\n{ask}" for piece, ask in zip(pieces, asks, strict=True))])
@@ -78,6 +81,8 @@ def _text(paragraphs: Sequence[str]) -> str:
 def _wording(rng: random.Random, style: str, piece: Piece) -> str:
     if style == "exact":
         return piece.asks[0]
+    if style == "terse":
+        return min(piece.asks, key=len)
     return piece.asks[-1] if style == "vague" else rng.choice(piece.asks[1:])
 
 

@@ -34,11 +34,19 @@ async def certify(message: Solved, context: GenerationContext) -> Message:
     async def cheat(sandbox: Sandbox) -> Played:
         return await players.cast.cheater.cheat(blueprint, draft, sandbox)
 
-    (no_op, (cheated, cheater_reward), script), runs = await anyio.gather(
-        anyio.gather(prover.no_op(draft.truth.strings), prover.cheat(cheat), prover.script()),
+    (no_op, (cheated, cheater_reward), script, another_day), runs = await anyio.gather(
+        anyio.gather(
+            prover.no_op(draft.truth.strings),
+            prover.cheat(cheat),
+            prover.script(),
+            prover.another_day(message.reference.commands),
+        ),
         anyio.amap(prover.reference, [message.reference.commands] * missing),
     )
-    _refuse(no_op, examined.failing, cheater_reward, script, runs)
+    _refuse_start(no_op, examined.failing)
+    _refuse_reference(runs, script, another_day, counted=counted)
+    if cheater_reward >= 1.0:
+        raise UnfitError("cheatable", "a cheater passed without doing the task")
     checks = Checks(
         failing_at_start=no_op.failing,
         reference_runs=counted + 1 + missing,
@@ -48,6 +56,7 @@ async def certify(message: Solved, context: GenerationContext) -> Message:
         cheater_reward=cheater_reward,
         cheater_commands=len(cheated.commands),
         cheater_digest=commands_digest(cheated.commands),
+        moved_clock_passed=True,
         truth=draft.truth.strings,
     )
     certificate = issue(
@@ -67,24 +76,29 @@ def _counted_runs(message: Solved) -> int:
     """Solving attempts that were runs of the reference. Raises: UnfitError when one of them failed."""
     same = [a for a in message.attempts if a.commands == message.reference.commands and a.reward is not None]
     if failed := [attempt.index for attempt in same if not succeeded(attempt)]:
-        raise UnfitError("unstable_reference", f"the reference failed in attempt {failed[0]} and passed in others")
+        raise UnfitError("flaky", f"the reference failed in attempt {failed[0]} and passed in others")
     return len(same)
 
 
-def _refuse(no_op: NoOp, failing: tuple[str, ...], cheater_reward: float, script: Verdict, runs: list[Verdict]) -> None:
-    """Raises: UnfitError for the first thing that does not hold."""
+def _refuse_start(no_op: NoOp, failing: tuple[str, ...]) -> None:
+    """Raises: UnfitError when doing nothing shows too much, passes, or fails otherwise than before."""
     if no_op.leaks:
         raise UnfitError("truth_leak", f"the built image shows the answer in {', '.join(no_op.leaks[:5])}")
     if no_op.reward >= 1.0:
         raise UnfitError("passes_at_start", "doing nothing passes")
     if no_op.failing != failing:
-        raise UnfitError("unstable_tests", f"at first {', '.join(failing)} failed, then {', '.join(no_op.failing)}")
+        raise UnfitError("flaky", f"at first {', '.join(failing)} failed, then {', '.join(no_op.failing)}")
+
+
+def _refuse_reference(runs: list[Verdict], script: Verdict, another_day: Verdict, *, counted: int) -> None:
+    """Raises: UnfitError when the reference does not pass every time, in every form and on every day."""
     if failed := [run for run in runs if not run.passed]:
-        raise UnfitError("unstable_reference", f"{len(failed)} of {len(runs)} runs failed: {explain(failed[0])}")
+        reason = "flaky" if counted or len(failed) < len(runs) else "reference_fails"
+        raise UnfitError(reason, f"{len(failed)} of {len(runs)} runs failed: {explain(failed[0])}")
     if not script.passed:
         raise UnfitError("solution_script", explain(script))
-    if cheater_reward >= 1.0:
-        raise UnfitError("cheatable", "a cheater passed without doing the task")
+    if not another_day.passed:
+        raise UnfitError("time_dependent", f"passes today, and not a year ahead: {explain(another_day)}")
 
 
 STAGE = Stage(

@@ -11,6 +11,7 @@ from generators.handling import UnfitError, handles
 from generators.messages import Examined, Furnished
 from generators.roles import Judgement
 from generators.suites import final_suite, named, report
+from generators.telltales import network_wanted
 from runtime.stage import Message, Stage
 from sandbox.spec import Verdict
 
@@ -46,6 +47,8 @@ async def examine(message: Furnished, context: GenerationContext) -> Message:
 
 def objection(verdict: Verdict) -> tuple[str, str]:
     """What a run on the untouched environment says against the tests: reason class and words, or nothing."""
+    if words := network_wanted(verdict):
+        return "needs_network", f"Grading has no network, and the tests want one ({words}).\n{report(verdict)}"
     if named(verdict.tests, "error", "timeout", "skipped") or verdict.reward is None:
         return "tests_error", f"On the untouched environment a test must pass or fail by assertion.\n{report(verdict)}"
     if not verdict.tests:

@@ -11,6 +11,7 @@ again what was decided before.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from generators.dedupe import THRESHOLD, Overlap, Sketch, similarity, sketch_task
 from generators.messages import Certified, Sampled, Selected
@@ -31,9 +32,11 @@ class CandidateSource:
         run_id: str,
         categories: Collection[str] = (),
         levels: Collection[int] = (),
+        style: str = "",
+        families: tuple[str, ...] = (),
         overlap: Overlap | None = None,
     ) -> None:
-        self._taxonomy, self._categories, self._levels = taxonomy, categories, levels
+        self._draw = partial(taxonomy.draw, categories=categories, levels=levels, style=style, families=families)
         self._seed, self._count, self._candidates, self._run_id = seed, count, candidates, run_id
         self._overlap = overlap or Overlap()
         self._index: dict[str, int] = {}
@@ -50,7 +53,7 @@ class CandidateSource:
 
     def settled(self, message: Message) -> Sequence[Message]:
         if message.item not in self._index:
-            return ()  # a task was written
+            return self._late(message)
         certified = message if isinstance(message, Certified) else None
         self._ended[self._index[message.item]] = certified
         admitted: list[Message] = [] if certified else self._replace()
@@ -61,12 +64,16 @@ class CandidateSource:
                 admitted += self._decide(candidate)
         return admitted
 
+    def _late(self, message: Message) -> Sequence[Message]:
+        """A task was written; or a candidate that had been given up was requeued: it fills a gap that is left."""
+        gap = len(self._taken) + len(self._index) - self._next < self._count
+        return self._decide(message) if gap and isinstance(message, Certified) else ()
+
     def _sample(self) -> Sampled:
         index = len(self._index)
         item = f"{self._seed}-{index:05d}"
         self._index[item] = index
-        blueprint = self._taxonomy.draw(self._seed, index, categories=self._categories, levels=self._levels)
-        return Sampled(item=item, run_id=self._run_id, blueprint=blueprint)
+        return Sampled(item=item, run_id=self._run_id, blueprint=self._draw(self._seed, index))
 
     def _replace(self) -> list[Message]:
         return [self._sample()] if len(self._index) < self._candidates else []

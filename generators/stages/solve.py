@@ -2,7 +2,8 @@
 
 The decision is made on the shortest prefix of attempts (by index) that settles it: at least `attempts_least` of them
 with one success among them, or all `attempts`. Attempts run concurrently and later ones are given up once a prefix
-has decided; since only the prefix counts, the outcome does not depend on who came first.
+has decided; since only the prefix counts, the outcome does not depend on who came first. With a difficulty band, all
+attempts are made, for the pass rate is what decides.
 """
 
 from __future__ import annotations
@@ -11,28 +12,38 @@ from collections.abc import Iterable, Sequence
 
 import anyio
 
+from generators.band import Band
 from generators.context import Bench, GenerationContext
 from generators.handling import UnfitError, handles
 from generators.messages import Attempt, Examined, Reference, Solved
 from generators.roles import Played
 from generators.suites import final_suite
+from generators.telltales import network_wanted
 from runtime.agent.episode import GRADABLE
 from runtime.stage import Message, RetryLater, Stage
 from sandbox.engine import Sandbox
 from sandbox.errors import SandboxLost
 from sandbox.spec import FailureClass, Verdict
 
+_NEEDS_NETWORK = "needs_network"
+"""How an attempt ends whose tests wanted a network."""
+
 
 @handles("solve")
 async def solve(message: Examined, context: GenerationContext) -> Message:
     settings = context.settings
-    attempts = await _attempts(message, context, least=settings.attempts_least, most=settings.attempts)
+    band = Band.parse(settings.band)
+    least = settings.attempts if band else settings.attempts_least
+    attempts = await _attempts(message, context, least=least, most=settings.attempts)
     graded = [attempt for attempt in attempts if attempt.reward is not None]
     if not graded:
         raise RetryLater(f"{message.item}: no attempt could be graded: {attempts[-1].failure}")
     reference = context.players.cast.solver.reference(message.blueprint) or shortest_success(graded)
     if reference is None or not any(map(succeeded, graded)):
-        raise UnfitError("unsolved", f"0 of {len(graded)} attempts passed")
+        raise UnfitError(_unsolved(graded, reference), f"0 of {len(graded)} attempts passed")
+    if band is not None and not band.holds(graded):
+        passed = sum(map(succeeded, graded))
+        raise UnfitError("out_of_band", f"{passed} of {len(graded)} attempts passed, the band is {settings.band}")
     return Solved(
         item=message.item, run_id=message.run_id, examined=message, attempts=tuple(attempts), reference=reference
     )
@@ -54,6 +65,14 @@ def shortest_success(attempts: Iterable[Attempt]) -> Reference | None:
     """The successful attempt with the fewest commands, the earliest of equals."""
     wins = sorted(filter(succeeded, attempts), key=lambda attempt: (len(attempt.commands), attempt.index))
     return Reference(commands=wins[0].commands) if wins else None
+
+
+def _unsolved(graded: Sequence[Attempt], reference: Reference | None) -> str:
+    """Why nothing passed, as far as it shows."""
+    if all(attempt.failure == _NEEDS_NETWORK for attempt in graded):
+        return _NEEDS_NETWORK
+    tried = reference is not None and any(attempt.commands == reference.commands for attempt in graded)
+    return "reference_fails" if tried else "unsolved"
 
 
 async def _attempts(message: Examined, context: GenerationContext, *, least: int, most: int) -> list[Attempt]:
@@ -107,7 +126,9 @@ def _ending(played: Played, verdict: Verdict) -> str:
         return played.failure
     if verdict.reward is None:
         return verdict.failure
-    return FailureClass.OK if verdict.passed else FailureClass.AGENT_FAIL
+    if verdict.passed:
+        return FailureClass.OK
+    return _NEEDS_NETWORK if network_wanted(verdict) else FailureClass.AGENT_FAIL
 
 
 STAGE = Stage(

@@ -111,19 +111,25 @@ async def run_episode(
 
     Raises: BudgetExhausted, ChatRejected; what `on_turn` raises.
     """
-    prompt = _prompts.render(
-        "system", command_timeout_s=f"{settings.command_timeout_s:g}", max_turns=settings.max_turns
-    )
-    opening = (ChatMessage(role="system", content=prompt.text), ChatMessage(role="user", content=instruction))
+    opening, prompt_version = open_conversation(instruction, settings)
     run = _Run(policy, session, settings, key, opening)
     ending = await run.to_the_end(on_turn)
     return Episode(
         opening=opening,
-        prompt_version=f"{prompt.name}@{prompt.version}:{prompt.sha256[:12]}",
+        prompt_version=prompt_version,
         turns=tuple(run.turns),
         failure=ending.failure,
         detail=ending.detail,
     )
+
+
+def open_conversation(instruction: str, settings: AgentSettings) -> tuple[tuple[ChatMessage, ...], str]:
+    """What every episode begins with, and the version of its system prompt."""
+    prompt = _prompts.render(
+        settings.prompt, command_timeout_s=f"{settings.command_timeout_s:g}", max_turns=settings.max_turns
+    )
+    opening = (ChatMessage(role="system", content=prompt.text), ChatMessage(role="user", content=instruction))
+    return opening, f"{prompt.name}@{prompt.version}:{prompt.sha256[:12]}"
 
 
 class _Run:

@@ -12,6 +12,8 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    prompt: Literal["system", "terse"] = "system"
+    """`terse` is one line, for small policies that learn the form from demonstrations."""
     max_turns: int = Field(default=16, ge=1)
     """The papers' limit for training and solving; `EVALUATE` has 64."""
     max_tokens_per_turn: int = Field(default=2048, ge=1)

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import anyio
-import uvicorn
 from anyio import AsyncContextManagerMixin
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -35,6 +34,7 @@ from starlette.types import Receive, Scope, Send
 
 from runtime.chat.messages import PURPOSE_HEADER, estimate_tokens
 from runtime.chat.script import Fault, LogNormal, Reply, Script, load_rules, rendered_prompt, responder
+from runtime.http_server import serving
 
 MODEL = "scripted"
 
@@ -70,10 +70,7 @@ class ScriptedServer(AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         with socket.create_server(("127.0.0.1", self._port), backlog=4096) as listener:
             self._port = listener.getsockname()[1]
-            server = _QuietServer(_config(self._app()), self._closing)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.serve, [listener])
-                await server.serving.wait()
+            async with serving(self._app(), listener):
                 try:
                     yield self
                 finally:
@@ -131,43 +128,6 @@ class _Cut(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body[: len(self.body) // 2], "more_body": True})
-
-
-class _QuietServer(uvicorn.Server):
-    """uvicorn without signal handlers, and with an event in place of its ten ticks a second."""
-
-    def __init__(self, config: uvicorn.Config, closing: anyio.Event) -> None:
-        super().__init__(config)
-        self.serving = anyio.Event()
-        self._closing = closing
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.serving.set()
-
-    async def main_loop(self) -> None:
-        await self._closing.wait()
-
-
-def _config(app: Starlette) -> uvicorn.Config:
-    """Silent: a connection cut on purpose is no error worth a line."""
-    return uvicorn.Config(
-        app,
-        lifespan="off",
-        ws="none",
-        http="h11",
-        loop="none",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        date_header=False,
-        server_header=False,
-        backlog=4096,
-    )
 
 
 async def _models(_request: Request) -> Response:

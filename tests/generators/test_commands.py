@@ -53,6 +53,8 @@ def test_taxonomy_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         (["--level", "11"], "11 is no level"),
         (["--author", "chat"], "chat.base_url: is not set. Give --base-url"),
         (["--set", "generate.overlap=/no/such/list"], "/no/such/list: is no list of n-grams"),
+        (["--overlap", "/no/such/list"], "/no/such/list: is no list of n-grams"),
+        (["--band", "7/8..1/8"], "'7/8..1/8' is no band of pass rates"),
         (["--count", "0"], "greater than 0"),
         (["--resume"], "no run that could be resumed"),
     ],
@@ -75,9 +77,9 @@ def test_verify_wants_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
 def test_verification_fails_when_one_certificate_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
     assert show_verification({Path("a"): [], Path("b"): ["x was changed", "two\nlines"]}, as_json=False) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "a: certificate holds",
+        "a: holds",
         "b: x was changed; two lines",
-        "1 of 2 certificates hold",
+        "1 of 2 tasks hold",
     ]
     assert show_verification({Path("a"): []}, as_json=True) == 0
 

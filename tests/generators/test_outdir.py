@@ -40,7 +40,7 @@ def test_an_unfinished_run_wants_resume(place: RunPlace) -> None:
     with pytest.raises(UserError, match="Use --resume"):
         prepare(place, resume=False)
     (place.out / "task").mkdir()
-    with pytest.raises(UserError, match="holds the tasks of an unfinished run"):
+    with pytest.raises(UserError, match="holds the output of an unfinished run"):
         prepare(place, resume=False)
     prepare(place, resume=True)
 
@@ -48,7 +48,7 @@ def test_an_unfinished_run_wants_resume(place: RunPlace) -> None:
 def test_a_finished_set_is_refused(place: RunPlace) -> None:
     begin(place)
     write_manifest(place, {"tasks": []})
-    with pytest.raises(UserError, match="finished set"):
+    with pytest.raises(UserError, match="output of a finished run"):
         prepare(place, resume=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -29,8 +30,8 @@ class NatsServer:
         if not any("Server is ready" in line for line in self._child.stderr):
             pytest.fail(f"nats-server ended with {self._child.wait()}")
 
-    def stop(self) -> None:
-        self._child.terminate()
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self._child.send_signal(how)
         self._child.stderr.close()
         self._child.wait(timeout=20)
 

@@ -82,3 +82,41 @@ async def test_an_unknown_limit_is_an_error():
     with pytest.raises(KeyError):
         async with Limits({}).take("run", item="a"):
             pass
+
+
+async def test_a_share_that_came_late_is_not_kept_waiting_by_a_long_queue():
+    limits, order = Limits({"run": 2}), list[str]()
+    long, late = limits.share("long"), limits.share("late")
+
+    async def use(share: Limits, name: str) -> None:
+        async with share.take("run", item=name):
+            order.append(name)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(use, long, f"long-{number}")
+        await anyio.lowlevel.checkpoint()
+        group.start_soon(use, late, "late")
+    assert order.index("late") <= 3
+    assert [name for name in order if name != "late"] == [f"long-{number}" for number in range(6)]
+    assert limits.state()[0].holding == 0
+
+
+async def test_a_wait_that_is_cancelled_in_the_moment_of_admission_gives_the_place_back():
+    limits = Limits({"run": 1})
+    async with anyio.create_task_group() as group:
+        scope = anyio.CancelScope()
+
+        async def wait() -> None:
+            with scope:
+                async with limits.take("run", item="b"):
+                    await anyio.sleep_forever()
+
+        async with limits.take("run", item="a"):
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+        scope.cancel()
+    with anyio.fail_after(1):
+        async with limits.take("run", item="c"):
+            pass

@@ -129,7 +129,7 @@ async def test_a_call_is_paid_once(tmp_path: Path):
         await store.record_call(first)
         await store.record_call(Call(**{**{f: getattr(first, f) for f in first.__struct_fields__}, "response": b"two"}))
         assert await store.call("k") == first
-        assert await store.spent() == (10, 2, 0.5)
+        assert await store.calls() == (1, 10, 2, 0.5)
 
 
 async def test_a_newer_schema_is_refused_by_name(tmp_path: Path):
@@ -139,7 +139,7 @@ async def test_a_newer_schema_is_refused_by_name(tmp_path: Path):
     with sqlite3.connect(path) as connection:
         connection.execute("INSERT INTO schema_version VALUES (99)")
     connection.close()
-    with pytest.raises(StoreError, match=r"s\.db: its schema is version 99, this program knows 1\. Use a newer"):
+    with pytest.raises(StoreError, match=r"s\.db: its schema is version 99, this program knows 2\. Use a newer"):
         async with Store(path):
             pass
 

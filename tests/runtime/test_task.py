@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime import task as module
+from runtime import tree as module
 from runtime.errors import TaskInvalid
 from runtime.task import Task, TaskConfig, read_task, write_task
 from sandbox.spec import File

@@ -49,7 +49,8 @@ class TokenPolicy:
             finish=got.finish,
             prompt_tokens=len(prompt),
             completion_tokens=len(got.ids),
-            model_s=time.monotonic() - started,
+            model_s=max(0.0, time.monotonic() - started - got.queue_s),
+            queue_wait_s=got.queue_s,
             tokens=Tokens(
                 prompt_ids=tuple(prompt),
                 completion_ids=tuple(got.ids),

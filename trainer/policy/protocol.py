@@ -36,6 +36,8 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[float]
     versions: list[int]
     finish: Literal["stop", "length", "abort"]
+    queue_s: float = 0.0
+    """Time spent waiting for the engine, on nobody's clock."""
 
 
 class PolicyClient(Protocol):
@@ -45,6 +47,14 @@ class PolicyClient(Protocol):
         """Continue `ids`.
 
         Raises: PolicyUnavailable when no engine answers within its deadline; ValueError on an empty prompt.
+        """
+        ...
+
+    async def score(self, ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of `ids[1:]` under the served weights, at temperature 1: the engine's side of a
+        fingerprint.
+
+        Raises: PolicyUnavailable.
         """
         ...
 

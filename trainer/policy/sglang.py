@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -66,9 +67,11 @@ class SGLangClient:
                 **({} if sampling.seed is None else {"sampling_seed": sampling.seed}),
             },
         }
+        asked, held_s = time.monotonic(), 0.0
         try:
             with anyio.fail_after(self._deadline_s):
                 await self._routable.wait()
+                held_s = time.monotonic() - asked
                 if self._fault is not None:
                     raise PolicyUnavailable(self.base_url, self._fault.reason)
                 answer = await self._post("/generate", body)
@@ -79,11 +82,9 @@ class SGLangClient:
             with anyio.CancelScope(shield=True):
                 await self._abort(request_id)
             raise
-        return _continuation(answer, self.base_url)
+        return _continuation(answer, self.base_url, held_s)
 
     async def score(self, ids: Sequence[int]) -> list[float]:
-        """Log-probabilities of ids[1:] under the served weights, at temperature 1: the engine's side of a
-        fingerprint."""
         body = {
             "input_ids": list(ids),
             "return_logprob": True,
@@ -212,7 +213,7 @@ class SGLangClient:
                 return
 
 
-def _continuation(answer: Mapping[str, Any], endpoint: str) -> Continuation:
+def _continuation(answer: Mapping[str, Any], endpoint: str, held_s: float = 0.0) -> Continuation:
     try:
         meta = answer["meta_info"]
         pairs = meta["output_token_logprobs"]
@@ -221,13 +222,13 @@ def _continuation(answer: Mapping[str, Any], endpoint: str) -> Continuation:
         spans = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": len(ids)}]
         versions = [_version(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
         logprobs = [float(pair[0]) for pair in pairs]
+        queue_s = held_s + float(meta.get("queue_time") or 0.0)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise PolicyUnavailable(endpoint, f"/generate answered in an unknown form: {error!r}") from error
     if len(versions) != len(ids):
         raise PolicyUnavailable(endpoint, f"/generate gave versions for {len(versions)} of {len(ids)} tokens")
-    return Continuation(
-        ids=ids, logprobs=logprobs, versions=versions, finish=finish if finish in ("stop", "length") else "abort"
-    )
+    ending: Any = finish if finish in ("stop", "length") else "abort"
+    return Continuation(ids=ids, logprobs=logprobs, versions=versions, finish=ending, queue_s=queue_s)
 
 
 def _version(text: str) -> int:

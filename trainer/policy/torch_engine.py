@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 from anyio import to_thread
 from torch import Tensor, nn
 
+from trainer.model import ids_logprobs
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
 
 
@@ -32,6 +34,8 @@ class _Request:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish: str = ""
+    asked: float = field(default_factory=time.monotonic)
+    queue_s: float = 0.0
     done: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -77,7 +81,13 @@ class TorchEngine:
             raise PolicyUnavailable("in-process", "the engine was closed")
         new = request.ids[request.prompt :]
         finish: Any = request.finish
-        return Continuation(ids=new, logprobs=request.logprobs, versions=request.versions, finish=finish)
+        return Continuation(
+            ids=new, logprobs=request.logprobs, versions=request.versions, finish=finish, queue_s=request.queue_s
+        )
+
+    async def score(self, ids: Sequence[int]) -> list[float]:
+        async with self._turn:
+            return await to_thread.run_sync(ids_logprobs, self._model, list(ids))
 
     async def update(self, weights: Path, version: int) -> None:
         from safetensors.torch import load_file
@@ -137,6 +147,8 @@ class TorchEngine:
         self._waiting = [r for r in self._waiting if not r.finish]
         joining = self._waiting[: self._slots - len(kept)]
         del self._waiting[: len(joining)]
+        for request in joining:
+            request.queue_s = time.monotonic() - request.asked
         if joining or len(kept) < len(self._running):
             self._cache = None
         self._running = kept + joining

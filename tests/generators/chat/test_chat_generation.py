@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from generators.chat.endpoint import open_client
 
 from generators.certificate import commands_digest, read_certificate
-from generators.chat.endpoint import open_client
 from generators.summary import Summary
 from runtime.chat.budget import Spending
 from runtime.chat.script import Reply

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +95,14 @@ def test_the_end_of_a_written_task_admits_nothing() -> None:
     candidates = source(1, 10)
     candidates.start()
     assert candidates.settled(Rejected(item="0-00000-publish", run_id=RUN, stage="publish", reason="fault")) == ()
+
+
+def test_a_requeued_candidate_fills_a_gap_and_nothing_else() -> None:
+    short = source(2, 2)
+    short.start()
+    assert short.settled(rejected(0)) == []
+    assert [m.certified.item for m in short.settled(make_certified(index=1)) if isinstance(m, Selected)] == ["0-00001"]
+    again = msgspec.structs.replace(make_certified(index=0), item="0-00000-r1")
+    assert [m.certified.item for m in short.settled(again) if isinstance(m, Selected)] == ["0-00000-r1"]
+    more = msgspec.structs.replace(make_certified(index=5), item="0-00005-r1")
+    assert short.settled(more) == ()

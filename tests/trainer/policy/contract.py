@@ -109,6 +109,11 @@ class PolicyContract:
                 got = await client.generate([1], Sampling(max_tokens=2), request_id="next")
             assert len(got.ids) == 2
 
+    async def test_scores_are_the_log_probabilities_of_given_ids(self, open_client, model_dir):
+        async with open_client() as client:
+            got = await client.score([1, 2, 3, 4])
+            torch.testing.assert_close(torch.tensor(got), score(model_dir, [1], [2, 3, 4], 1.0), atol=1e-3, rtol=0)
+
     async def test_greedy_is_the_mode(self, open_client, model_dir):
         async with open_client() as client:
             got = await client.generate([3, 1], Sampling(max_tokens=6, temperature=0), request_id="greedy")

@@ -1,18 +1,26 @@
 """The SGLang client under the contract, against a real server on the CPU; and what a failed hand-over leaves behind."""
 
+import copy
+import json
 import socket
 import subprocess
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 import torch
 
 from tests.trainer.policy.contract import PolicyContract, score
-from trainer.model import save_model, small_llama
+from tests.trainer.toy import CONFIG, DECOUPLED, make_loop
+from trainer.handover import PolicyPool, WeightStore
+from trainer.metrics import read_metrics
+from trainer.model import Critic, save_model, small_llama
 from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, Sampling
 from trainer.policy.sglang import SGLangClient
+from trainer.ppo import Learner
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
@@ -103,3 +111,34 @@ async def test_a_server_that_is_not_there_is_one_clear_error():
     with pytest.raises(PolicyUnavailable, match="model_info"):
         async with SGLangClient("http://127.0.0.1:9"):
             pass
+
+
+async def test_a_pool_finds_out_a_server_whose_weights_are_not_the_learners(open_client, tmp_path):
+    store = WeightStore(tmp_path)
+    good = store.publish(small_llama(31, hidden=32, layers=2, seed=2), 5, probe=(1, 2, 3, 4, 5))
+    other = store.publish(small_llama(31, hidden=32, layers=2, seed=3), 6, probe=(1, 2, 3, 4, 5))
+    forged = json.loads((other / "manifest.json").read_text())
+    forged["probe"] = json.loads((good / "manifest.json").read_text())["probe"]
+    (other / "manifest.json").write_text(json.dumps(forged))
+    async with PolicyPool({"server": open_client()}) as pool:
+        await pool.update(good, 5)
+        assert pool.out == {}
+        with pytest.raises(HandoverFailed, match="off the learner's"):
+            await pool.update(other, 6)
+        with pytest.raises(PolicyUnavailable, match="no engine is in routing"):
+            await pool.generate([1], Sampling(max_tokens=1), request_id="x")
+
+
+async def test_the_loop_trains_through_a_real_server(open_client, tmp_path):
+    policy = small_llama(31, hidden=32, layers=2, seed=4)
+    learner = Learner(policy, Critic(copy.deepcopy(policy)), DECOUPLED)
+    async with PolicyPool({"server": open_client()}) as pool:
+        loop = make_loop(tmp_path, pool, learner=learner, config=replace(CONFIG, bound=1, steps=4))
+        with anyio.fail_after(120):
+            await loop.run()
+        assert pool.version == 4
+        assert pool.out == {}
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert max(line["staleness_max"] for line in lines) == 1
+    assert min(line["behaviour_gap"] for line in lines) < 1e-4

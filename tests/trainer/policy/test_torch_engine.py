@@ -47,7 +47,7 @@ async def test_weights_of_another_shape_change_nothing(open_client, tmp_path, mo
         with pytest.raises(HandoverFailed, match="another shape"):
             await client.update(tmp_path, 3)
         after = await client.generate([1, 2], Sampling(max_tokens=5, seed=1), request_id="b")
-        assert before == after
+        assert (before.ids, before.logprobs) == (after.ids, after.logprobs)
         assert client.version == 0
 
 

@@ -1,4 +1,4 @@
-"""The endpoint of a generation run: a client whose calls are paid once, over the run's own ledger and budget."""
+"""The endpoint of a run: a client whose calls are paid once, over the run's own ledger and budget."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runtime.settings import ChatSettings
 from runtime.store import Store
 
 
-def require_endpoint(settings: ChatSettings) -> None:
-    """Raises: UserError when no endpoint or model is given."""
+def require_endpoint(settings: ChatSettings, *, otherwise: str) -> None:
+    """Raises: UserError when no endpoint or model is given; `otherwise` is what could be done without one."""
     for name in ("base_url", "model"):
         if not getattr(settings, name):
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"chat.{name}", "is not set", f"Give {option}, or use --author procedural")
+            raise UserError(f"chat.{name}", "is not set", f"Give {option}, or {otherwise}")
 
 
 @asynccontextmanager
@@ -29,7 +29,7 @@ async def open_client(settings: ChatSettings, store: Store, *, most: int) -> Asy
 
     Raises: UserError when a budget in money lacks the model's price; StoreError.
     """
-    prompt_tokens, completion_tokens, cost = await store.spent()
+    _, prompt_tokens, completion_tokens, cost = await store.calls()
     usual = ConcurrencySettings()
     concurrency = ConcurrencySettings(floor=min(usual.floor, most), start=min(usual.start, most), cap=most)
     client = ChatClient(

@@ -1,0 +1,188 @@
+"""Work for other machines: the stages that a kind lets travel are sent over the bus, everything else stays here.
+
+The run stays where it is: its runner, source and store know nothing of this. A stage that travels has a handler that
+sends the message out and waits for the answer; `runtime.daemon.worker` does the work, here and on every machine that
+runs `termloom work`.
+
+Invariants:
+- Each attempt is one call with a name of its own; an answer to a call that nobody waits for any more is dropped.
+- A worker that dies leaves its call under a lease that runs out: another one takes it. The daemon that dies sends anew
+  what is unfinished at its next start. Handlers are idempotent, so neither shows.
+- What fails over there fails here in the same way: again, at its end, or as a bug with its traceback.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import anyio
+import msgspec
+
+from runtime.bus.open import open_bus
+from runtime.bus.protocol import Bus, QueueOptions, QueueState
+from runtime.daemon.kind import JobKind, JobPlace, job_kinds
+from runtime.daemon.sections import travelling
+from runtime.errors import BudgetExhausted, RuntimeFault
+from runtime.limits import Limits
+from runtime.routes import Routes
+from runtime.settings import Settings
+from runtime.stage import Message, Rejected, RetryLater, Stage
+from sandbox.engine import Engine
+
+PREFIX = "termloom-work"
+RESULTS = "results"
+LEASE_S = 30.0
+_OUT_AT_ONCE = 256
+"""Calls of one stage that are out or wait for a worker."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at one message."""
+
+    call: str
+    kind: str
+    stage: str
+    run_id: str
+    sections: dict[str, Any]
+    """Of the job's settings, without secrets."""
+    recorded: str
+    body: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a call."""
+
+    call: str
+    outcome: Literal["done", "again", "ended", "drain", "fault"]
+    bodies: tuple[bytes, ...] = ()
+    reason: str = ""
+    detail: str = ""
+    delay_s: float | None = None
+
+
+class RemoteFault(RuntimeFault):
+    """A bug in a handler that ran elsewhere; the message is its traceback."""
+
+
+def queue_of(kind: str, stage: str) -> str:
+    return f"{kind}-{stage}"
+
+
+def stages_that_travel(kind: JobKind) -> list[Stage]:
+    return [stage for stage in kind.stages if kind.travel and stage.name in kind.travel.stages]
+
+
+async def declare_all(bus: Bus) -> list[str]:
+    """Every queue between machines, by name."""
+    queues = [queue_of(kind.name, stage.name) for kind in job_kinds().values() for stage in stages_that_travel(kind)]
+    for queue in (*queues, RESULTS):
+        await bus.declare(queue, QueueOptions(lease_s=LEASE_S, max_attempts=2**31 - 1))
+    return queues
+
+
+class Here:
+    """No bus: every stage runs in this process."""
+
+    def stages_for(self, kind: JobKind, place: JobPlace, settings: Settings) -> tuple[Stage, ...]:
+        return kind.stages
+
+    async def queues(self) -> Sequence[QueueState]:
+        return ()
+
+
+class Abroad:
+    """Sends calls out and hands answers to those who wait."""
+
+    def __init__(self, bus: Bus, queues: Sequence[str]) -> None:
+        self._bus, self._queues = bus, queues
+        self._waiting: dict[str, tuple[anyio.Event, list[Answer]]] = {}
+
+    def stages_for(self, kind: JobKind, place: JobPlace, settings: Settings) -> tuple[Stage, ...]:
+        routes, away = Routes(kind.stages), stages_that_travel(kind)
+        return tuple(self._sent(kind, stage, routes, settings) if stage in away else stage for stage in kind.stages)
+
+    async def queues(self) -> Sequence[QueueState]:
+        return [await self._bus.state(queue) for queue in (*self._queues, RESULTS)]
+
+    def _sent(self, kind: JobKind, stage: Stage, routes: Routes, settings: Settings) -> Stage:
+        assert kind.travel is not None, "none of its stages travels"
+        sections, recorded = travelling(settings), kind.travel.recorded
+
+        async def handler(message: Message, context: Any) -> list[Message]:
+            call = Call(
+                call=f"{message.run_id}/{stage.name}/{message.item}/{secrets.token_hex(6)}",
+                kind=kind.name,
+                stage=stage.name,
+                run_id=message.run_id,
+                sections=sections,
+                recorded=recorded(context),
+                body=routes.admit(message).body,
+            )
+            return _opened(await self._ask(call), message, stage, routes)
+
+        # The worker keeps the stage's deadline: here the call also waits for a worker to be free.
+        return dataclasses.replace(stage, handler=handler, slots=_OUT_AT_ONCE, deadline_s=math.inf)
+
+    async def _ask(self, call: Call) -> Answer:
+        answered, answers = self._waiting[call.call] = anyio.Event(), []
+        try:
+            await self._bus.publish(queue_of(call.kind, call.stage), msgspec.msgpack.encode(call), key=call.call)
+            await answered.wait()
+        finally:
+            del self._waiting[call.call]
+        return answers[0]
+
+    async def receive(self) -> None:
+        """Hand out answers until cancelled."""
+        async with self._bus.consume(RESULTS, slots=_OUT_AT_ONCE) as deliveries:
+            async for delivery in deliveries:
+                answer = msgspec.msgpack.decode(delivery.body, type=Answer)
+                if waiting := self._waiting.get(answer.call):
+                    event, answers = waiting
+                    answers.append(answer)
+                    event.set()
+                await delivery.ack()
+
+
+def _opened(answer: Answer, message: Message, stage: Stage, routes: Routes) -> list[Message]:
+    match answer.outcome:
+        case "done":
+            return [routes.decode(body) for body in answer.bodies]
+        case "ended":
+            return [
+                Rejected(
+                    item=message.item,
+                    run_id=message.run_id,
+                    stage=stage.name,
+                    reason=answer.reason,
+                    detail=answer.detail,
+                )
+            ]
+        case "again":
+            raise RetryLater(answer.reason, delay_s=answer.delay_s)
+        case "drain":
+            raise BudgetExhausted("a worker", answer.reason)
+        case "fault":
+            raise RemoteFault(answer.detail)
+
+
+@asynccontextmanager
+async def open_spread(settings: Settings, engine: Engine, limits: Limits) -> AsyncIterator[Here | Abroad]:
+    """As the settings say: here alone, or with other machines. The daemon's own engine works in either case."""
+    from runtime.daemon.worker import Worker
+
+    if not settings.daemon.bus:
+        yield Here()
+        return
+    async with open_bus(settings.daemon.bus, prefix=PREFIX) as bus:
+        abroad = Abroad(bus, await declare_all(bus))
+        async with anyio.create_task_group() as group:
+            group.start_soon(abroad.receive)
+            group.start_soon(Worker(bus, settings, engine=engine, limits=limits).run)
+            yield abroad
+            group.cancel_scope.cancel()

@@ -1,0 +1,150 @@
+"""Does the work that a daemon sends out: in the daemon itself, and in `termloom work` on any machine.
+
+Invariants:
+- A call's lease is extended while it is in work, and ends with the process.
+- The answer is on the bus before the call is acknowledged.
+- A worker whose engine or disk fails ends loudly and answers nothing: another one takes its calls.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+
+from runtime.bus.protocol import Bus, Delivery
+from runtime.daemon.kind import JobKind, job_kinds
+from runtime.daemon.sections import merged
+from runtime.daemon.spread import LEASE_S, RESULTS, Answer, Call, queue_of, stages_that_travel
+from runtime.limits import Limits
+from runtime.outcome import Again, Done, Drain, Ended, judge
+from runtime.routes import LostItem, Routes, UndeclaredMessage
+from runtime.settings import Settings
+from runtime.stage import Message, Stage
+from sandbox.engine import Engine
+
+
+class Worker:
+    """Use once. `engine` and `limits` are this process's own."""
+
+    def __init__(self, bus: Bus, settings: Settings, *, engine: Engine, limits: Limits) -> None:
+        self._bus, self._settings, self._engine, self._limits = bus, settings, engine, limits
+        self._contexts: dict[str, _Context] = {}
+        self._in_work: set[Delivery] = set()
+        self._intakes: set[anyio.CancelScope] = set()
+        self._draining = False
+        self.done = 0
+
+    async def run(self) -> None:
+        """Work until drained. Raises: what only the user can mend."""
+        async with anyio.create_task_group() as background:
+            background.start_soon(self._extend_leases)
+            self._background = background
+            async with anyio.create_task_group() as intake:
+                for kind in job_kinds().values():
+                    for stage in stages_that_travel(kind):
+                        intake.start_soon(self._serve, kind, stage)
+            background.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        """Take up nothing more; `run` returns when what is in work has been answered."""
+        self._draining = True
+        for scope in self._intakes:
+            scope.cancel()
+
+    async def _serve(self, kind: JobKind, stage: Stage) -> None:
+        queue, routes = queue_of(kind.name, stage.name), Routes(kind.stages)
+        async with (
+            self._bus.consume(queue, slots=stage.slots) as deliveries,
+            anyio.create_task_group() as handlers,
+        ):
+            with self._until_drained():
+                async for delivery in deliveries:
+                    handlers.start_soon(self._handle, kind, stage, routes, delivery)
+
+    async def _handle(self, kind: JobKind, stage: Stage, routes: Routes, delivery: Delivery) -> None:
+        self._in_work.add(delivery)
+        try:
+            call = msgspec.msgpack.decode(delivery.body, type=Call)
+            context = await self._context(kind, call)
+            answer = await _attempt(stage, routes, call, context)
+            await self._bus.publish(RESULTS, msgspec.msgpack.encode(answer), key=call.call)
+            await delivery.ack()
+            self.done += 1
+        finally:
+            self._in_work.discard(delivery)
+
+    async def _context(self, kind: JobKind, call: Call) -> Any:
+        """What the run's stages are given: opened once a run, held until the worker ends."""
+        if call.run_id not in self._contexts:
+            holder = self._contexts[call.run_id] = _Context()
+            self._background.start_soon(self._hold, holder, kind, call)
+        holder = self._contexts[call.run_id]
+        await holder.ready.wait()
+        return holder.value
+
+    async def _hold(self, holder: _Context, kind: JobKind, call: Call) -> None:
+        assert kind.travel is not None, "none of its stages travels"
+        settings = merged(self._settings, call.sections)
+        async with kind.travel.worker(
+            settings, call.run_id, call.recorded, self._engine, self._limits.share(kind.name)
+        ) as value:
+            holder.value = value
+            holder.ready.set()
+            await anyio.sleep_forever()
+
+    async def _extend_leases(self) -> None:
+        while True:
+            await anyio.sleep(LEASE_S / 3)
+            for delivery in list(self._in_work):
+                await delivery.extend()
+
+    @contextmanager
+    def _until_drained(self) -> Iterator[None]:
+        with anyio.CancelScope() as scope:
+            self._intakes.add(scope)
+            if self._draining:
+                scope.cancel()
+            yield
+
+
+class _Context:
+    """The context of one run's stages, once it is there."""
+
+    def __init__(self) -> None:
+        self.ready = anyio.Event()
+        self.value: Any = None
+
+
+async def _attempt(stage: Stage, routes: Routes, call: Call, context: Any) -> Answer:
+    message: Message = routes.decode(call.body)
+    try:
+        with anyio.move_on_after(stage.deadline_s):
+            messages = tuple(await stage.handler(message, context))
+            bodies = tuple(entry.body for entry in routes.outputs(stage, message.item, messages))
+            return Answer(call=call.call, outcome="done", bodies=bodies)
+    except (LostItem, UndeclaredMessage):
+        return Answer(call=call.call, outcome="fault", detail=traceback.format_exc())
+    except Exception as error:
+        return _told(call, error)
+    return Answer(call=call.call, outcome="again", reason=f"not done within {stage.deadline_s:g} s")
+
+
+def _told(call: Call, error: Exception) -> Answer:
+    """What an exception comes to, as the runner would judge it. Raises what ends this worker."""
+    match judge(error):
+        case Again(reason, delay_s, fault):
+            return Answer(
+                call=call.call, outcome="fault" if fault else "again", reason=reason, detail=fault, delay_s=delay_s
+            )
+        case Ended(reason, detail):
+            return Answer(call=call.call, outcome="ended", reason=reason, detail=detail)
+        case Drain(reason):
+            return Answer(call=call.call, outcome="drain", reason=reason)
+        case Done():
+            raise AssertionError("an exception is never a result")

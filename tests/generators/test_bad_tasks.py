@@ -1,0 +1,41 @@
+"""Each way for a task to be bad is found by the gate that is there for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generators.certificate import Certificate
+from generators.messages import Certified, Rejected
+from tests.generators.planted import Parts, Planted, planted, through_the_gates
+from tests.generators.running import namespace_engine
+
+pytestmark = pytest.mark.namespace
+
+
+async def test_the_sound_task_passes_every_gate(tmp_path: Path) -> None:
+    async with namespace_engine(tmp_path / "engine") as engine:
+        end = await through_the_gates(Parts(), engine, tmp_path / "out")
+    assert isinstance(end, Certified), end
+    checks = Certificate.model_validate_json(end.certificate).checks
+    assert (checks.reference_passed, checks.moved_clock_passed) == (2, True)
+
+
+@pytest.mark.parametrize("bad", planted(), ids=lambda bad: bad.name)
+async def test_a_bad_task_is_rejected_for_its_own_reason(tmp_path: Path, bad: Planted) -> None:
+    async with namespace_engine(tmp_path / "engine") as engine:
+        end = await through_the_gates(bad.parts, engine, tmp_path / "out")
+    assert isinstance(end, Rejected), "it was certified"
+    assert (end.stage, end.reason) == (bad.stage, bad.reason), end.detail
+
+
+def test_there_are_twelve_of_them() -> None:
+    assert len(planted()) == 12
+
+
+async def test_a_task_that_is_always_solved_lies_outside_the_band(tmp_path: Path) -> None:
+    async with namespace_engine(tmp_path / "engine") as engine:
+        end = await through_the_gates(Parts(), engine, tmp_path / "out", band="1/8..7/8")
+    assert isinstance(end, Rejected), "it was certified"
+    assert (end.reason, end.detail) == ("out_of_band", "4 of 4 attempts passed, the band is 1/8..7/8")

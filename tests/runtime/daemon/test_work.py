@@ -1,0 +1,76 @@
+"""Other machines take part: workers in processes of their own on one bus, one of them killed in mid-work."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+
+import anyio
+import pytest
+
+from tests.machine import absent, base_environment, need_namespaces
+from tests.runtime.conftest import NatsServer
+from tests.runtime.daemon.served import Daemon, WorkerProcess, boards, end_of, submit, until
+
+pytestmark = [pytest.mark.namespace, pytest.mark.nats]
+
+
+@pytest.fixture(autouse=True)
+def engine_can_be_used() -> None:
+    need_namespaces()
+    base_environment()
+
+
+async def test_workers_take_what_needs_a_sandbox_and_one_killed_in_mid_work_loses_nothing(tmp_path, nats_url):
+    with anyio.fail_after(150), Daemon(tmp_path, "--bus", nats_url) as daemon:
+        with WorkerProcess(tmp_path, "one", nats_url) as one, WorkerProcess(tmp_path, "two", nats_url) as two:
+            job = await submit(daemon.client, tmp_path / "out", count=60, pace_s=0.2)
+            await until(daemon.client, job, "done", stage="plane", times=6)
+            one.stop(signal.SIGKILL)
+            end = await end_of(daemon.client, job)
+            assert end["result"]["boards"] == boards(60)
+            assert two.stop() == 0
+            done = int(next(line for line in two.lines if "pieces of work" in line).split()[3])
+            assert done > 0
+        queues = {queue["queue"]: queue["ready"] for queue in (await daemon.client.get("state"))["queues"]}
+        assert queues == {"generate-furnish": 0, "generate-examine": 0, "generate-solve": 0, "generate-certify": 0,
+                          "shop-plane": 0, "results": 0}  # fmt: skip
+
+
+async def test_what_fails_on_a_worker_fails_in_the_run_as_it_would_at_home(tmp_path, nats_url):
+    with anyio.fail_after(100), Daemon(tmp_path, "--bus", nats_url) as daemon:
+        job = await submit(daemon.client, tmp_path / "out", count=2, broken=["001"], mended="/nowhere")
+        assert (await end_of(daemon.client, job))["result"]["boards"] == [["000", 0]]
+        letters = await daemon.client.get("dead-letters")
+        assert [letter["reason"] for letter in letters] == ["gave_up: the plane is blunt"]
+
+
+async def test_a_bus_that_is_killed_and_comes_back_loses_nothing(tmp_path):
+    if shutil.which("nats-server") is None:
+        absent("no nats-server on the path")
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    try:
+        with (
+            anyio.fail_after(170),
+            Daemon(tmp_path, "--bus", server.url) as daemon,
+            WorkerProcess(tmp_path, "one", server.url),
+        ):
+            job = await submit(daemon.client, tmp_path / "out", count=40, pace_s=0.1)
+            for times in (3, 12):
+                await until(daemon.client, job, "done", stage="plane", times=times)
+                server.stop(signal.SIGKILL)
+                server.start()
+            assert (await end_of(daemon.client, job))["result"]["boards"] == boards(40)
+    finally:
+        server.stop()
+
+
+async def test_a_daemon_killed_while_work_is_out_ends_with_the_same_items(tmp_path, nats_url):
+    with anyio.fail_after(150), WorkerProcess(tmp_path, "one", nats_url):
+        with Daemon(tmp_path, "--bus", nats_url) as daemon:
+            job = await submit(daemon.client, tmp_path / "out", count=30, pace_s=0.1)
+            await until(daemon.client, job, "done", stage="plane", times=3)
+            daemon.stop(signal.SIGKILL)
+        with Daemon(tmp_path, "--bus", nats_url) as daemon:
+            assert (await end_of(daemon.client, job))["result"]["boards"] == boards(30)

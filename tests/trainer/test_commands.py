@@ -1,0 +1,102 @@
+"""The commands as a person types them: a policy and a chat model measured, a dry run, mistakes answered in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runtime.chat.script import Reply
+from runtime.chat.scripted import ScriptedServer
+from runtime.cli import run
+from tests.trainer.world import make_model, make_task
+from trainer.commands import evaluate
+from trainer.evaluate import read_evaluation, read_trajectories
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TINY = """
+name = "tiny"
+model = { name = "tiny", chat_format = "small" }
+agent = { max_turns = 2, max_tokens_per_turn = 16, context_tokens = 3000, min_answer_tokens = 8 }
+[rollout]
+group_size = 2
+groups = 1
+[train]
+epochs = 1
+[evaluate]
+agent = { max_turns = 1 }
+[serve]
+engine = "torch"
+[ppo]
+policy_minibatch = 2
+critic_minibatch = 2
+row_tokens = 6000
+"""
+
+
+def test_a_dry_run_shows_every_number_and_what_it_needs(capsys):
+    assert run(["train", str(RECIPES / "endless-terminals-qwen2.5-7b.toml"), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "ppo.clip_high = 0.28" in out
+    assert "28.4 GiB  policy: weights, float32" in out
+    assert "devices of 80 GB: 5 for the learner, 4 for the engines" in out
+    assert "python -m sglang.launch_server" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["train", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["train", str(RECIPES / "endless-terminals-qwen2.5-7b.toml")], "--model: the recipe names no directory"),
+        (["evaluate"], "no task is named"),
+        (["evaluate", "nowhere"], "nowhere: holds no task"),
+        (["rollout", "nowhere", "--recipe", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["compare", "nowhere", "nowhere"], "nowhere: No such file"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(capsys, arguments, told):
+    assert run(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.namespace
+async def test_a_chat_model_is_measured_and_a_second_look_pays_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
+    task = make_task(tmp_path / "tasks", "a")
+    script = [Reply(text="<command>echo a > a.txt</command>"), Reply(text="<action>done</action>")]
+    async with ScriptedServer(script) as server:
+        for _ in range(2):
+            got = await evaluate(
+                task, base_url=server.base_url, model="any", sandbox="namespace", out=tmp_path / "out", max_turns=5
+            )
+            assert got == 0
+        assert server.calls["evaluate"] == 2
+    assert "pass@1: 100.0% (100.0% to 100.0%) over 1 tasks" in capsys.readouterr().out
+    result = read_evaluation(tmp_path / "out")
+    assert result.settings["max_turns"] == 5
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.namespace
+@pytest.mark.slow
+def test_a_run_by_its_recipe_then_rolled_out_and_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
+    make_task(tmp_path / "tasks", "a")
+    model = make_model(tmp_path / "model")
+    (tmp_path / "tiny.toml").write_text(TINY)
+    recipe, tasks, out = str(tmp_path / "tiny.toml"), str(tmp_path / "tasks"), str(tmp_path / "run")
+    base = ["--sandbox", "namespace", "--json"]
+    started = ["train", recipe, "--tasks", tasks, "--held-out", tasks, "--model", str(model), "--out", out, *base]
+    assert run(started) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["step"] for line in lines[:-1]] == [1]
+    assert Path(lines[-1]["report"]).exists()
+    assert run(started) == 2
+    assert "Use --resume" in capsys.readouterr().err
+    assert run([*started, "--resume"]) == 0
+    policy = ["--policy", lines[-1]["policy"], "--recipe", recipe]
+    assert run(["rollout", tasks, *policy, "--out", str(tmp_path / "rolled"), *base]) == 0
+    rolled = read_trajectories(tmp_path / "rolled")
+    assert [len(t.turns) for t in rolled] == [2, 2]
+    assert all(turn.tokens is not None for t in rolled for turn in t.turns)
+    assert run(["evaluate", tasks, *policy, "--out", str(tmp_path / "measured"), *base]) == 0
+    assert read_evaluation(tmp_path / "measured").settings["max_turns"] == 1

@@ -1,0 +1,234 @@
+"""`report.html`: one page that shows what a run did. Learning curve, pass rates, failure analysis, episodes to read.
+
+Invariants:
+- Everything that came from a model, a task or a sandbox is escaped; the page runs no script and loads nothing.
+- The page is a function of the run's files: it can be made again at any time, also of a run that is not finished.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from runtime.trajectory import Trajectory
+from trainer.analysis import Analysis
+from trainer.evaluate import RESULT, Evaluation, missing, rate, read_evaluation, read_trajectories
+from trainer.metrics import read_metrics
+
+REPORT = "report.html"
+SHOWN_EPISODES = 4
+"""Tasks whose episodes are shown, before and after."""
+_LONGEST = 4000
+"""Characters of one answer or observation."""
+_CURVES = (
+    ("reward", "mean reward of the batch"),
+    ("held_out_pass_rate", "pass rate on held-out tasks"),
+    ("entropy", "entropy, nats a token"),
+    ("approx_kl", "approximate KL of an update"),
+    ("clipfrac", "share of clipped tokens"),
+    ("explained_variance", "explained variance of the critic"),
+    ("behaviour_gap", "behaviour to learner, nats a token"),
+    ("staleness_mean", "mean staleness, versions"),
+    ("tokens_per_s", "tokens a second"),
+    ("wait_s", "seconds waiting for rollouts"),
+)
+_ORDER = {"start": 0, "before_ppo": 1, "end": 3}
+_TITLES = {"start": "at the start", "before_ppo": "before PPO", "end": "at the end"}
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222; }
+h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #ddd; }
+table { border-collapse: collapse; } th, td { padding: .25rem .8rem; border-bottom: 1px solid #eee; text-align: right; }
+th:first-child, td:first-child { text-align: left; } img { max-width: 100%; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .pair > div { min-width: 0; }
+pre { background: #f6f6f4; padding: .5rem; white-space: pre-wrap; overflow-wrap: anywhere; margin: .25rem 0; }
+pre.seen { background: #fff; border-left: 3px solid #ccc; color: #555; }
+.passed { color: #18794e; } .failed { color: #b42318; }
+"""
+
+
+def write_report(run: Path) -> Path:
+    """Make the report of a training run's directory, or of one evaluation's. Raises: OSError, UserError."""
+    evaluations = _evaluations(run)
+    metrics = read_metrics(run / "metrics.jsonl")
+    parts = [
+        f"<h1>{escape(run.name)}</h1>",
+        _rates(evaluations),
+        _curves(metrics),
+        _analyses(evaluations),
+        _episodes(run, evaluations),
+    ]
+    page = f"<!doctype html><meta charset=utf-8><title>{escape(run.name)}</title><style>{_STYLE}</style>" + "".join(
+        parts
+    )
+    fresh = run / f".{REPORT}.partial"
+    fresh.write_text(page, encoding="utf-8")
+    fresh.rename(run / REPORT)
+    return run / REPORT
+
+
+def _evaluations(run: Path) -> dict[str, Evaluation]:
+    """By name, in the order of the run."""
+    if (run / RESULT).exists():
+        return {"end": read_evaluation(run)}
+    found = {path.parent.name: read_evaluation(path) for path in run.glob(f"evaluations/*/{RESULT}")}
+    return dict(sorted(found.items(), key=lambda item: (_ORDER.get(item[0], 2), item[0])))
+
+
+def _rates(evaluations: Mapping[str, Evaluation]) -> str:
+    if not evaluations:
+        return "<p>There is no evaluation.</p>"
+    rows = []
+    for name, evaluation in evaluations.items():
+        one = rate(evaluation.tasks, 1, seed=evaluation.seed)
+        most = rate(evaluation.tasks, evaluation.attempts, seed=evaluation.seed)
+        apart = ", ".join(f"{count} {reason}" for reason, count in sorted(missing(evaluation).items()))
+        rows.append(
+            (
+                _title(name),
+                _interval(one.value, one.low, one.high),
+                _interval(most.value, most.low, most.high) + f" (k={most.k})",
+                str(one.tasks),
+                str(sum(task.graded for task in evaluation.tasks)),
+                apart or "none",
+            )
+        )
+    head = ("evaluation", "pass@1, 95 % interval", "pass@k", "tasks", "graded attempts", "without a verdict")
+    return "<h2>Pass rates on held-out tasks</h2>" + _table(head, rows)
+
+
+def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
+    if not metrics:
+        return ""
+    try:
+        image = _plot(metrics)
+    except ImportError:
+        return "<h2>Training</h2><p>Install the extra 'plots' for curves.</p>"
+    last = metrics[-1]
+    counts = [(name, f"{last[name]:g}") for name in sorted(last) if name.startswith("episodes_")]
+    return (
+        f'<h2>Training</h2><img alt="curves of the training" src="data:image/png;base64,{image}">'
+        f"<h3>Episodes</h3>{_table(('what became of them', 'episodes'), counts)}"
+    )
+
+
+def _plot(metrics: Sequence[Mapping[str, Any]]) -> str:
+    from matplotlib.figure import Figure
+
+    shown = [(name, title) for name, title in _CURVES if any(name in line for line in metrics)]
+    rows = -(-len(shown) // 2)
+    figure = Figure(figsize=(11, 2.6 * rows), layout="constrained")
+    for place, (name, title) in enumerate(shown, start=1):
+        axes = figure.add_subplot(rows, 2, place)
+        points = [(line["step"], line[name]) for line in metrics if name in line]
+        axes.plot(*zip(*points, strict=True), marker="." if len(points) < 60 else "", linewidth=1.2)
+        axes.set_title(title, fontsize=10)
+        axes.grid(visible=True, alpha=0.3)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _analyses(evaluations: Mapping[str, Evaluation]) -> str:
+    if not evaluations:
+        return ""
+    columns: list[tuple[str, Callable[[Analysis], str]]] = [
+        ("episodes", lambda a: str(a.episodes)),
+        ("passed", lambda a: str(a.passed)),
+        ("failed by a loop", lambda a: _percent(a.loops)),
+        ("failed, turns exhausted", lambda a: _percent(a.exhausted)),
+        ("both", lambda a: _percent(a.loops_and_exhausted)),
+        ("failed by an early wrong stop", lambda a: _percent(a.wrong_stops)),
+        ("malformed answers", lambda a: _percent(a.malformed)),
+        ("turns", lambda a: _number(a.mean_turns)),
+        ("diversity after the first error: passed", lambda a: _number(a.diversity_passed)),
+        ("failed", lambda a: _number(a.diversity_failed)),
+        ("loops", lambda a: _number(a.diversity_loops)),
+    ]
+    head = ("", *(_title(name) for name in evaluations))
+    rows = [(title, *(show(e.analysis) for e in evaluations.values())) for title, show in columns]
+    types = sorted({name for e in evaluations.values() for name in e.analysis.recovery})
+    recovery = [(name, *(_recovered(e.analysis, name) for e in evaluations.values())) for name in types]
+    return (
+        "<h2>How episodes fail</h2><p>Shares are of failed episodes.</p>"
+        + _table(head, rows)
+        + "<h3>Recovery from the first error, by its type</h3>"
+        + _table(head, recovery)
+    )
+
+
+def _recovered(analysis: Analysis, name: str) -> str:
+    got = analysis.recovery.get(name)
+    return "none" if got is None else f"{got.rate:.0%} ({got.recovered} of {got.episodes})"
+
+
+def _episodes(run: Path, evaluations: Mapping[str, Evaluation]) -> str:
+    """The same tasks before and after, those first that changed for the better."""
+    if not evaluations:
+        return ""
+    place = run if (run / RESULT).exists() else run / "evaluations"
+    names = list(evaluations)
+    sides = [
+        _first_of_each(read_trajectories(place if place == run else place / name)) for name in (names[0], names[-1])
+    ]
+    before, after = sides
+    tasks = sorted(after, key=lambda task: (not _passed(after[task]), _passed(before.get(task)), task))[:SHOWN_EPISODES]
+    parts = ["<h2>Episodes</h2>"]
+    for task in tasks:
+        columns = [(names[-1], after[task])]
+        if len(names) > 1 and task in before:
+            columns.insert(0, (names[0], before[task]))
+        body = "".join(f"<div>{_episode(_title(name), trajectory)}</div>" for name, trajectory in columns)
+        instruction = after[task].opening[-1].content
+        parts.append(f"<h3>{escape(task)}</h3><pre>{escape(instruction)}</pre><div class=pair>{body}</div>")
+    return "".join(parts)
+
+
+def _episode(title: str, trajectory: Trajectory) -> str:
+    outcome = "passed" if _passed(trajectory) else "failed"
+    parts = [f"<p>{escape(title)}: <b class={outcome}>{outcome}</b>, {escape(str(trajectory.failure))}</p>"]
+    for turn in trajectory.turns:
+        parts.append(f"<pre>{_cut(turn.text)}</pre>")
+        if turn.observation is not None:
+            parts.append(f"<pre class=seen>{_cut(turn.observation)}</pre>")
+    return "".join(parts)
+
+
+def _first_of_each(trajectories: Iterable[Trajectory]) -> dict[str, Trajectory]:
+    found: dict[str, Trajectory] = {}
+    for trajectory in trajectories:
+        found.setdefault(trajectory.task, trajectory)
+    return found
+
+
+def _passed(trajectory: Trajectory | None) -> bool:
+    return trajectory is not None and trajectory.reward is not None and trajectory.reward >= 1.0
+
+
+def _cut(text: str) -> str:
+    return escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]} [... {len(text) - _LONGEST} characters more]")
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("step-", "step "))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{cells}</tr>{body}</table>"
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{value:.0%}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"

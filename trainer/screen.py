@@ -1,0 +1,99 @@
+"""What the commands print: results for people on standard output, progress on standard error, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from trainer.evaluate import Evaluation
+    from trainer.recipe import Recipe
+
+
+def show_evaluation(got: Evaluation, report: Path, *, as_json: bool) -> int:
+    """The rates; returns the exit code, 1 when a task has no graded attempt."""
+    import msgspec
+
+    from trainer.evaluate import missing, rate
+
+    apart, rates = missing(got), [rate(got.tasks, k, seed=got.seed) for k in sorted({1, got.attempts})]
+    if as_json:
+        write_json({"kind": "result", "rates": msgspec.to_builtins(rates), "missing": apart, "report": str(report)})
+    else:
+        for one in rates:
+            write(f"pass@{one.k}: {one.value:.1%} ({one.low:.1%} to {one.high:.1%}) over {one.tasks} tasks")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(apart.items()))
+        write(f"without a verdict, in no rate: {reasons or 'none'}")
+        write(f"report: {report}")
+    return 1 if any(not task.graded for task in got.tasks) else 0
+
+
+def show_estimate(recipe: Recipe, model: Path | None, tasks: int, *, as_json: bool) -> int:
+    """What a dry run shows. Raises: UserError when the model's dimensions are unknown."""
+    import msgspec
+
+    from trainer.estimate import estimate, serve_command, shape_of
+
+    shape = recipe.model.shape or (shape_of(model) if model else None)
+    if shape is None:
+        raise UserError("model.shape", "is not in the recipe, and no model is given", "Give --model")
+    got = estimate(recipe, shape)
+    serve = serve_command(recipe, str(model or "MODEL"))
+    if as_json:
+        shared = {"gpus_shared": got.gpus_shared, "gpus_apart": got.gpus_apart, "serve": serve}
+        write_json(
+            {"kind": "result", "recipe": msgspec.to_builtins(recipe), "estimate": msgspec.to_builtins(got) | shared}
+        )
+        return 0
+    for key, value in _leaves(msgspec.to_builtins(recipe)):
+        write(f"{key} = {json.dumps(value)}")
+    write(f"\n{recipe.model.name}: {got.parameters / 1e9:.2f} billion parameters")
+    for title, parts in (("learner", got.learner), ("each engine", got.engine)):
+        write(f"memory of {title}:")
+        for part in parts:
+            write(f"  {part.gib:9.1f} GiB  {part.name}{'' if part.divided else ' (on each device)'}")
+    write(f"an update: {got.episodes_per_update} episodes, at most {got.tokens_per_update:,} tokens")
+    if tasks:
+        write(f"a pass over {tasks} tasks: at most {tasks * got.tokens_per_task_pass:,} tokens")
+    write(
+        f"devices of {got.gpu_memory_gb:g} GB: {got.learner_gpus} for the learner, {got.engine_gpus} for the engines;"
+        f" {got.gpus_apart} apart, {got.gpus_shared} when they take turns; the recipe names {recipe.hardware.gpus}"
+    )
+    if recipe.serve.engine == "sglang":
+        write(f"start {recipe.serve.engines} of: {serve}")
+    return 0
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def tell_step(line: Mapping[str, Any]) -> None:
+    held_out = f", held out {line['held_out_pass_rate']:.1%}" if "held_out_pass_rate" in line else ""
+    say(
+        f"step {line['step']}: reward {line['reward']:.3f}{held_out}, entropy {line.get('entropy', 0.0):.2f},"
+        f" staleness {line['staleness_mean']:.2f}, {line['tokens_per_s']:.0f} tokens/s, waited {line['wait_s']:.1f} s"
+    )
+
+
+def say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def write_json(value: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,59 @@
+"""Who samples in a run: the recipe's engines behind one pool, and the policy over them that the agent loop asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from runtime.errors import UserError
+from trainer.handover import PolicyPool
+from trainer.policy.protocol import PolicyClient
+from trainer.recipe import Recipe
+from trainer.tokens import FORMATS, Encoder
+
+_PROBE = "printf 'one two three\\n' > /home/agent/numbers.txt && sort -r /home/agent/numbers.txt | head -n 2"
+"""Text of the fingerprint: any text that is not a single token will do."""
+_PROBE_TOKENS = 64
+
+
+def open_pool(recipe: Recipe, model: Path, urls: Sequence[str]) -> AbstractAsyncContextManager[PolicyPool]:
+    """The pool, to be entered: SGLang servers at `urls`, or one engine in this process. Raises: UserError."""
+    clients: dict[str, PolicyClient] = {}
+    if recipe.serve.engine == "sglang":
+        from trainer.policy.sglang import SGLangClient
+
+        if not urls:
+            raise UserError(
+                "serve.engine",
+                "is 'sglang', but no server is named",
+                "Give --engine-url; --dry-run prints how to start one",
+            )
+        clients = {url: SGLangClient(url) for url in urls}
+    else:
+        from trainer.model import load_model
+        from trainer.policy.torch_engine import TorchEngine
+
+        if urls:
+            raise UserError(
+                "--engine-url", "is given, but serve.engine is 'torch'", "Leave it out, or set serve.engine"
+            )
+        clients = {"in-process": TorchEngine(load_model(model), slots=recipe.serve.max_running)}
+    return PolicyPool(clients, tolerance=recipe.serve.probe_tolerance)
+
+
+def open_encoder(recipe: Recipe, model: Path) -> Encoder:
+    """The tokeniser of a model directory in the recipe's chat format. Raises: UserError."""
+    path = model / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(str(model), "holds no tokenizer.json", "Give a whole Hugging Face directory with --model")
+    try:
+        return Encoder(path, FORMATS[recipe.model.chat_format])
+    except ValueError as error:
+        raise UserError(str(path), str(error), "Set model.chat_format to the model's own") from None
+
+
+def probe_ids(encoder: Encoder) -> tuple[int, ...]:
+    """Token ids of the fingerprint that each hand-over is checked with."""
+    ids = (*encoder.begin(), *encoder.header("user"), *encoder.text(_PROBE), *encoder.footer(closed=False))
+    return ids[:_PROBE_TOKENS]

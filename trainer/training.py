@@ -1,0 +1,291 @@
+"""One training run from a recipe to a trained policy: what the command calls, and tests.
+
+    start -> fine-tuning -> PPO -> `policy/`, a Hugging Face directory; measured on held-out tasks all along
+
+Invariants:
+- Everything of a run lies in its directory; started again there with the same recipe, it goes on where its checkpoints
+  are. Another recipe is refused.
+- What is measured is served by the engines that rollouts use, with the limits of evaluation.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+from anyio import to_thread
+from torch import nn
+
+from runtime.blobs import Blobs
+from runtime.errors import UserError
+from runtime.limits import Limits
+from runtime.stage import Rejected
+from runtime.task import read_task
+from runtime.trajectory import decode
+from sandbox.engine import Engine
+from trainer.arena import Arena
+from trainer.evaluate import RESULT, Evaluation, rate, read_evaluation, run_evaluation
+from trainer.handover import PolicyPool, WeightStore
+from trainer.loop import Group, Loop, LoopConfig, Missing
+from trainer.model import Critic, load_model, save_model
+from trainer.policy.agent import TokenPolicy, sample_of
+from trainer.ppo import Learner, Metrics
+from trainer.recipe import Recipe
+from trainer.rollout import RolloutAsked, RolloutContext, persevere
+from trainer.sample import Sample
+from trainer.serving import open_encoder, open_pool, probe_ids
+from trainer.sft import example_of, fine_tune
+from trainer.tokens import Encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a recipe is run on."""
+
+    model: Path
+    """A Hugging Face directory."""
+    tasks: tuple[Path, ...]
+    held_out: tuple[Path, ...]
+    out: Path
+    demonstrations: tuple[Path, ...] = ()
+    """Trajectories, one a line."""
+    engine_urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What a run works with."""
+
+    engine: Engine
+    limits: Limits
+    run_id: str
+    say: Callable[[str], None] = lambda _: None
+    on_step: Callable[[dict[str, Any]], None] = lambda _: None
+    on_drain: Callable[[Callable[[], None]], None] = lambda _: None
+    """Is handed what the first Ctrl-C calls."""
+
+
+async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> None:
+    """Carry the recipe out.
+
+    Raises: UserError, TaskInvalid, TrainingDiverged, TrainingStalled, HandoverFailed, PolicyUnavailable, SandboxError.
+    """
+    _record(recipe, inputs.out)
+    encoder = open_encoder(recipe, inputs.model)
+    model = await to_thread.run_sync(_load, recipe, inputs.model)
+    async with open_pool(recipe, inputs.model, inputs.engine_urls) as pool:
+        run = _Run(recipe, inputs, tools, encoder=encoder, pool=pool, model=model)
+        if recipe.sft is not None:
+            await run.evaluate("start")
+            await run.fine_tune()
+        await run.evaluate("before_ppo" if recipe.ppo else "end")
+        if recipe.ppo is not None:
+            await run.ppo()
+            await run.evaluate("end")
+    await to_thread.run_sync(export, model, inputs.model, inputs.out / "policy")
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(
+        self, recipe: Recipe, inputs: Inputs, tools: Tools, *, encoder: Encoder, pool: PolicyPool, model: nn.Module
+    ) -> None:
+        self._recipe, self._inputs, self._tools = recipe, inputs, tools
+        self._encoder, self._pool, self._model = encoder, pool, model
+        self._arena = Arena(tools.engine, tools.limits, run_id=tools.run_id)
+        self._weights = WeightStore(inputs.out / "weights")
+        self._blobs = Blobs(inputs.out / "blobs")
+        self._version = 0
+        self._drained = False
+
+    async def fine_tune(self) -> None:
+        """Train on the demonstrations, or take what an earlier start of this run made of them."""
+        config, done = self._recipe.sft, self._inputs.out / "sft"
+        assert config is not None
+        if done.is_dir():
+            self._model.load_state_dict((await to_thread.run_sync(load_model, done)).state_dict())
+            return
+        trajectories = [
+            decode(line, source=str(path))
+            for path in self._inputs.demonstrations
+            for line in path.read_bytes().splitlines()
+            if line
+        ]
+        if not trajectories:
+            raise UserError("--demonstrations", "the recipe fine-tunes, and no demonstration is given", "Give a file")
+        self._tools.say(f"fine-tuning on {len(trajectories)} demonstrations")
+        examples = [example_of(trajectory, self._encoder) for trajectory in trajectories]
+
+        def work() -> None:
+            metrics = fine_tune(self._model, examples, config, seed=self._recipe.seed)
+            self._tools.say(f"fine-tuned: loss {metrics['loss']:.3f}")
+            export(self._model, self._inputs.model, done)
+
+        await to_thread.run_sync(work)
+
+    async def ppo(self) -> None:
+        recipe = self._recipe
+        assert recipe.ppo is not None
+        names = {path.name: path for path in await to_thread.run_sync(self._short_enough)}
+        self._tools.say(f"PPO on {len(names)} tasks, {recipe.batch} episodes an update")
+        context = self._context("rollout")
+        critic = Critic(copy.deepcopy(self._model)) if recipe.ppo.advantage == "gae" else None
+        learner = Learner(self._model, critic, recipe.ppo, seed=recipe.seed, evidence=self._keep_evidence)
+
+        async def rollout(group: Group, member: int) -> Sample | Missing:
+            message = RolloutAsked(
+                item=f"{group.name}/{member}",
+                run_id=self._tools.run_id,
+                task=str(names[group.task]),
+                group=group.name,
+            )
+            played = await persevere(message, context, attempts=recipe.rollout.attempts)
+            if isinstance(played, Rejected):
+                return Missing(reason=played.reason)
+            assert played.reward is not None
+            return sample_of(played, group=group.name, reward=played.reward)
+
+        loop = Loop(
+            learner=learner,
+            pool=self._pool,
+            rollout=rollout,
+            tasks=list(names),
+            config=_loop_config(recipe, probe_ids(self._encoder)),
+            directory=self._inputs.out,
+            evaluate=self._evaluate_step if self._inputs.held_out else None,
+            on_step=self._tools.on_step,
+        )
+
+        def drain() -> None:
+            self._drained = True
+            loop.drain()
+
+        self._tools.on_drain(drain)
+        await loop.run()
+        self._version = learner.updates
+
+    async def evaluate(self, name: str) -> None:
+        """Measure the model as it is, unless this run has done so before."""
+        if self._inputs.held_out and not self._drained and not (self._place(name) / RESULT).exists():
+            path = await to_thread.run_sync(
+                lambda: self._weights.publish(self._model, self._version, probe=probe_ids(self._encoder))
+            )
+            await self._pool.update(path, self._version)
+            await self._measure(name)
+
+    async def _evaluate_step(self, step: int, moved: Callable[[], None]) -> Metrics:
+        evaluation = await self._measure(f"step-{step:06d}", moved=moved)
+        return {} if evaluation is None else {"held_out_pass_rate": rate(evaluation.tasks, 1, resamples=1).value}
+
+    async def _measure(self, name: str, *, moved: Callable[[], None] = lambda: None) -> Evaluation | None:
+        place = self._place(name)
+        if (place / RESULT).exists():
+            return read_evaluation(place)
+        await anyio.Path(place).mkdir(parents=True, exist_ok=True)
+        evaluation = await run_evaluation(
+            self._context("evaluate"),
+            self._inputs.held_out,
+            place,
+            run_id=f"{self._tools.run_id}-{name}",
+            engine=self._tools.engine.name,
+            limits=self._tools.limits,
+            attempts=self._recipe.evaluate.attempts,
+            concurrency=self._recipe.rollout.concurrency,
+            seed=self._recipe.seed,
+            policy_version=self._pool.version,
+            on_event=lambda _: moved(),
+        )
+        if evaluation is not None:
+            got = rate(evaluation.tasks, 1, resamples=self._recipe.evaluate.resamples, seed=self._recipe.seed)
+            self._tools.say(f"held-out pass rate, {name}: {got.value:.1%} ({got.low:.1%} to {got.high:.1%})")
+        return evaluation
+
+    def _context(self, source: Any) -> RolloutContext:
+        recipe = self._recipe
+        return RolloutContext(
+            arena=self._arena,
+            policy=TokenPolicy(self._pool, self._encoder, seed=recipe.seed),
+            settings=recipe.rollout_agent() if source == "rollout" else recipe.evaluation_agent(),
+            blobs=self._blobs,
+            source=source,
+            model=recipe.model.name,
+            grade_overflow=recipe.rollout.context_overflow == "grade",
+        )
+
+    def _place(self, name: str) -> Path:
+        return self._inputs.out / "evaluations" / name
+
+    def _short_enough(self) -> list[Path]:
+        """Tasks whose instruction the recipe allows. Raises: UserError when none is."""
+        most = self._recipe.rollout.max_instruction_tokens
+        fit = [t for t in self._inputs.tasks if len(self._encoder.text(read_task(t).instruction)) <= most]
+        if len(fit) < len(self._inputs.tasks):
+            self._tools.say(f"{len(self._inputs.tasks) - len(fit)} tasks are left out: longer than {most} tokens")
+        if not fit:
+            raise UserError("rollout.max_instruction_tokens", f"every task is longer than {most} tokens", "Raise it")
+        return fit
+
+    def _keep_evidence(self, reason: str, samples: Sequence[Sample]) -> None:
+        """Keep the samples of a skipped optimiser step."""
+        digest = self._blobs.put(msgspec.json.encode({"reason": reason, "samples": samples}))
+        self._tools.say(f"skipped an optimiser step: {reason} (samples: blob {digest[:12]})")
+
+
+def export(model: nn.Module, source: Path, directory: Path) -> None:
+    """Write a whole Hugging Face directory: the weights in float32 and the tokeniser of `source`. Atomic."""
+    fresh = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(fresh, ignore_errors=True)
+    save_model(model, fresh)
+    for path in source.iterdir():
+        if path.name.startswith(("tokenizer", "special_tokens", "chat_template", "vocab", "merges")):
+            shutil.copy2(path, fresh / path.name)
+    shutil.rmtree(directory, ignore_errors=True)
+    fresh.rename(directory)
+
+
+def _load(recipe: Recipe, directory: Path) -> nn.Module:
+    try:
+        model = load_model(directory)
+    except (OSError, ValueError) as error:
+        raise UserError(str(directory), f"no model can be loaded: {error}", "Give a Hugging Face directory") from error
+    if recipe.train.gradient_checkpointing:
+        model.gradient_checkpointing_enable()  # type: ignore[operator]
+        model.train()
+    return model
+
+
+def _loop_config(recipe: Recipe, probe: tuple[int, ...]) -> LoopConfig:
+    return LoopConfig(
+        batch=recipe.batch,
+        group_size=recipe.rollout.group_size,
+        bound=recipe.rollout.bound,
+        concurrency=recipe.rollout.concurrency,
+        epochs=recipe.train.epochs,
+        steps=recipe.train.steps,
+        seed=recipe.seed,
+        checkpoint_every=recipe.train.checkpoint_every,
+        checkpoint_keep=recipe.train.checkpoint_keep,
+        evaluate_every=recipe.train.evaluate_every,
+        patience_s=recipe.train.patience_s,
+        probe=probe,
+    )
+
+
+def _record(recipe: Recipe, out: Path) -> None:
+    """Write the recipe into the run's directory, or hold it against the one there. Raises: UserError."""
+    path, text = out / "recipe.json", json.dumps(msgspec.to_builtins(recipe), indent=1, sort_keys=True)
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    elif path.read_text(encoding="utf-8") != text:
+        raise UserError(
+            str(out), "holds a run of another recipe", "Choose another --out, or run the recipe it began with"
+        )
