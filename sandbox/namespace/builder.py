@@ -1,7 +1,8 @@
 """Builds: the steps of a parsed Dockerfile, carried out in one sandbox over the base image.
 
 All steps write to the same upper layer, which becomes the image when the last one is done. What a step does wrong is
-data for the author: the instruction, the exit code, the end of its output.
+data for the author: the instruction, the exit code, the end of its output. A step that fails on a full disk is not its
+own fault: that is the engine's.
 
 Equal builds at the same time are one: the first caller builds and the others wait for its result. When it is cancelled,
 one of them takes over.
@@ -9,6 +10,8 @@ one of them takes over.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -19,7 +22,7 @@ import msgspec
 
 from sandbox.base import BASE_DOCKERFILE
 from sandbox.dockerfile import Copy, DockerfileError, MakeDirectory, Recipe, Run, Step, parse
-from sandbox.errors import BuildUnsupported, TransferRefused
+from sandbox.errors import BuildUnsupported, EngineFault, TransferRefused
 from sandbox.namespace.context import select
 from sandbox.namespace.images import ImageConfig
 from sandbox.namespace.link import ENGINE
@@ -119,6 +122,7 @@ class Builder:
                 except TimeoutError:
                     return _failure(StepError(step.text, None, f"no end within {context.timeout_s:g} s for all steps"))
                 except StepError as failed:
+                    await anyio.to_thread.run_sync(self._engine.images.refuse_full_disk)
                     return _failure(failed)
             await sandbox.stop_for_commit()
             await anyio.to_thread.run_sync(self._engine.images.commit, sandbox.id, key, config)
@@ -178,4 +182,6 @@ async def _place(text: str, sandbox: NamespaceSandbox, placed: list[Placed]) -> 
     try:
         await sandbox.place(placed)
     except TransferRefused as error:
+        if error.reason == os.strerror(errno.ENOSPC):  # the half-written file, and so the lack of room, is gone
+            raise EngineFault(ENGINE, "build", f"no space is left for {error.path}") from error
         raise StepError(text, None, str(error)) from error

@@ -11,6 +11,7 @@ Frozen images share layers; a layer is let go with the last image that stands on
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -26,6 +27,7 @@ from sandbox.spec import BuildContext, Record
 _DEEPEST = 100
 _SCRATCH = ".build-"
 _FORMAT = 1
+_ROOM_BYTES = 1 << 20
 _IDENTIFYING = ("etc/os-release", "etc/passwd", "var/lib/dpkg/status")
 
 
@@ -126,6 +128,12 @@ class Images:
             if self._load(image_id) is None:
                 raise
             shutil.rmtree(home)  # another engine process made the same image meanwhile
+
+    def refuse_full_disk(self) -> None:
+        """Raises: EngineFault when there is no room for another layer."""
+        disk = os.statvfs(self._directory)
+        if disk.f_bavail * disk.f_frsize < _ROOM_BYTES:
+            raise EngineFault(ENGINE, "build", f"no space is left in {self._directory}")
 
     def frozen(self, sandbox_id: str, below: Image) -> Image:
         """The image whose topmost layer is the upper layer of the stopped sandbox. Raises: EngineFault."""

@@ -1,10 +1,14 @@
 """Building images from Dockerfiles."""
 
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
 import anyio
 import pytest
 
 from sandbox.base import BASE_DOCKERFILE
-from sandbox.errors import BuildUnsupported
+from sandbox.errors import BuildUnsupported, EngineFault
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.spec import BuildContext, BuildResult, File, SandboxSpec
 
@@ -165,3 +169,20 @@ async def test_copy_knows_a_directory_when_it_meets_one(namespace_engine):
         namespace_engine, result.image, "cat /srv/notes.txt /opt/name /opt/made /opt/one; ls /bin/run.sh"
     )
     assert shown == "notes\nnotes\nhome is none\none\n/bin/run.sh\n"
+
+
+@pytest.fixture
+def small_disk(state_dir: Path) -> Iterator[None]:
+    """The engine's state on a disk of 3 MB."""
+    state_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", state_dir], check=True)
+    yield
+    subprocess.run(["umount", state_dir], check=True)
+
+
+@pytest.mark.parametrize("step", ["RUN head -c 4M /dev/zero > /big", "COPY big /"])
+async def test_a_step_that_fails_on_a_full_disk_is_not_the_authors_fault(small_disk, state_dir, rootfs, trusted, step):
+    async with NamespaceEngine(state_dir=state_dir, rootfs=rootfs, trusted=trusted) as engine:
+        with pytest.raises(EngineFault, match="no space is left"):
+            await build(engine, f"FROM termloom-base\n{step}\n", files=(File(path="big", data=b"x" * (4 << 20)),))
+        assert (await build(engine, "FROM termloom-base\nRUN echo > /small\n")).ok
