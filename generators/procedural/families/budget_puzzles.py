@@ -137,9 +137,10 @@ def _schedule(answers: Answers) -> tuple[Step, File]:
         early: list[tuple[str, int, int]] = []
         for talk in sorted(talks, key=lambda t: t[1]):
             early += [talk] if not early or early[-1][2] <= talk[1] else []
-        if sum(len(s) == most for s in fitting) == 1 and len(early) < most:
+        best = next(s for s in fitting if len(s) == most)
+        unique = sum(len(s) == most for s in fitting) == 1
+        if unique and len(early) < most and list(best) != sorted(best):
             break
-    best = next(s for s in fitting if len(s) == most)
     out, file = answers.fresh(), _input(answers, "talks", list(talks))
     greedy = "awk '$2 >= free {free = $3; print $1}'"
     step = answers.step(
@@ -160,13 +161,23 @@ def _schedule(answers: Answers) -> tuple[Step, File]:
     return step, file
 
 
+def _greedy(amounts: list[int], chosen: list[int], direction: int) -> list[int]:
+    """What taking amounts in order of size, as long as they fit, finds for the sum of the chosen ones."""
+    rest, taken = sum(chosen), []
+    for amount in sorted(amounts, key=lambda amount: direction * amount):
+        if amount <= rest:
+            rest -= amount
+            taken.append(amount)
+    return sorted(taken)
+
+
 def _exact_sum(answers: Answers) -> tuple[Step, File]:
     rng = answers.rng
     while True:
         amounts = rng.sample(range(1100, 9900), 11)
-        chosen = rng.sample(amounts, 4)
+        chosen = sorted(rng.sample(amounts, 4))
         sums = [sum(s) for n in range(12) for s in combinations(amounts, n)]
-        if sums.count(sum(chosen)) == 1:
+        if sums.count(sum(chosen)) == 1 and chosen not in (_greedy(amounts, chosen, -1), _greedy(amounts, chosen, 1)):
             break
     invoices = [
         (f"inv-{rng.randint(100, 999)}{n:02d}", f"{cents // 100}.{cents % 100:02d}") for n, cents in enumerate(amounts)

@@ -50,13 +50,14 @@ class Scene:
 def _scene(rng: random.Random, place: Place) -> Scene:
     classes = sorted(words.distinct(rng, words.PRODUCTS, 3))
     counts = {
-        (a, b): 3 + 5 * i + 2 * j if a != b else 20 + 9 * i
+        (a, b): 3 + 5 * i * i + 2 * j if a != b else 20 + 9 * i
         for i, a in enumerate(classes)
         for j, b in enumerate(classes)
     }
     pairs = [pair for pair, count in counts.items() for _ in range(count + rng.randint(0, 1))]
     rng.shuffle(pairs)
-    scores = rng.sample(range(340, 1000), len(pairs))
+    scores = rng.sample(range(340, 999), len(pairs))
+    scores[next(n for n, (label, guess) in enumerate(pairs) if label == guess)] = 999
     stem = f"{rng.choice(words.TERMS)[:4]}{rng.randint(10, 99)}"
     cases = [
         Case(f"{stem}-{n:03d}", label, guess, score)

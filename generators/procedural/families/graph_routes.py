@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 
 from generators.procedural import words
 from generators.procedural.answers import Answers
@@ -20,10 +22,7 @@ Edge = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Scene:
-    """Two-way roads and one chain of towns that must be done in order.
-
-    Lengths are distinct powers of two apart, so no two ways between the same towns are equally long.
-    """
+    """Two-way roads between nine towns, apart from them between four more; and a chain of jobs to be done in order."""
 
     at: str
     file: str
@@ -46,13 +45,24 @@ class Scene:
         """A town of the larger network, from where most towns take more than one road."""
         return rng.choice(sorted(town for town in self.neighbours() if len(self.distances(town)) == 9))
 
-    def distances(self, start: str) -> dict[str, tuple[int, list[str]]]:
-        """Length of the shortest way to each town that can be reached, and the way itself."""
-        best = {start: (0, [start])}
+    def ways(self, way: list[str], end: str) -> list[tuple[int, list[str]]]:
+        """All ways that begin like this one, reach the end and pass no town twice, with the length of what is added."""
+        if way[-1] == end:
+            return [(0, way)]
+        return sorted(
+            (length + rest, found)
+            for town, length in self.neighbours()[way[-1]].items()
+            if town not in way
+            for rest, found in self.ways([*way, town], end)
+        )
+
+    def distances(self, start: str) -> dict[str, int]:
+        """Length of the shortest way to each town that can be reached."""
+        best = {start: 0}
         for _ in self.edges:
             for a, b, length in [*self.edges, *((b, a, length) for a, b, length in self.edges)]:
-                if a in best and (b not in best or best[a][0] + length < best[b][0]):
-                    best[b] = (best[a][0] + length, [*best[a][1], b])
+                if a in best and (b not in best or best[a] + length < best[b]):
+                    best[b] = best[a] + length
         return best
 
 
@@ -66,6 +76,8 @@ def _scene(rng: random.Random, place: Place) -> Scene:
     edges = [(*(pair if rng.random() < 0.5 else pair[::-1]), 4 * n + 1) for pair, n in zip(pairs, lengths, strict=True)]
     rng.shuffle(edges)
     chain = words.distinct(rng, words.PROJECTS, rng.randint(6, 9))
+    while chain == sorted(chain):
+        rng.shuffle(chain)
     return Scene(
         place.directory, f"roads-{rng.choice(words.PROJECTS)}.txt", edges, f"order-{rng.choice(words.TERMS)}.txt", chain
     )
@@ -144,7 +156,7 @@ def _reach(answers: Answers, scene: Scene) -> Step:
 
 def _distances(answers: Answers, scene: Scene) -> Step:
     out, start = answers.fresh(), scene.start(answers.rng)
-    best = sorted((length, town) for town, (length, _) in scene.distances(start).items() if town != start)
+    best = sorted((length, town) for town, length in scene.distances(start).items() if town != start)
     ending = "for d, town in sorted((d, t) for t, (d, w) in done.items() if d):\n    print(town, d)"
     hops = _DIJKSTRA.replace("(d + n,", "(d + 1,")
     return answers.step(
@@ -172,13 +184,20 @@ def _distances(answers: Answers, scene: Scene) -> Step:
     )
 
 
+def _clear_journeys(scene: Scene) -> Iterator[tuple[str, str]]:
+    """Pairs of towns with one shortest way, over four towns or more."""
+    for start, end in permutations(sorted(scene.neighbours()), 2):
+        ways = scene.ways([start], end)
+        if len(ways) > 1 and ways[0][0] < ways[1][0] and len(ways[0][1]) >= 4:
+            yield start, end
+
+
 def _way(answers: Answers, scene: Scene) -> Step:
     out = answers.fresh()
-    ways = {start: scene.distances(start) for start in scene.neighbours()}
-    start, end = answers.rng.choice([(a, b) for a, found in ways.items() for b in found if len(found[b][1]) >= 4])
+    start, end = answers.rng.choice(list(_clear_journeys(scene)))
     ending = 'd, way = done[sys.argv[3]]\nprint(*way, sep="\\n")\nprint(d)'
     hops = _DIJKSTRA.replace("(d + n,", "(d + 1,")
-    length, way = ways[start][end]
+    length, way = scene.ways([start], end)[0]
     return answers.step(
         out,
         [*way, str(length)],

@@ -78,6 +78,7 @@ def _scene(rng: random.Random, place: Place) -> Scene:
     wares[0] = Ware(goods[0], wares[0].place, cheap, True)
     wares[1] = Ware(goods[1], wares[1].place, prices[1], False)
     wares[2] = Ware(goods[2], wares[2].place, prices[2], True)
+    wares[3] = Ware(goods[3], wares[3].place, rng.randint(9990, 9999), False)
     rng.shuffle(wares)
     heads = [(level, words.phrase(rng, 2, 4).capitalize()) for level in (1, 2, 3, 2, 3, 3, 2)]
     outside = [

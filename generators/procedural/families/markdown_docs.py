@@ -40,7 +40,7 @@ class Scene:
 
 def _chapter(rng: random.Random, links: list[str]) -> list[str]:
     lines = [f"# {words.phrase(rng, 2, 3).title()}", ""]
-    shells = rng.sample(("bash", "python", "bash", "sql", "bash"), 3)
+    shells = rng.sample(("bash", "bash", rng.choice(("python", "sql", "yaml"))), 3)
     for section in range(rng.randint(4, 5)):
         lines += [f"## {words.phrase(rng, 2, 3).title()}", "", words.phrase(rng, 5, 9).capitalize() + "."]
         lines += [f"See [{words.phrase(rng, 1, 2)}]({link}) first." for link in links[2 * section : 2 * section + 2]]
@@ -137,8 +137,8 @@ def _links(answers: Answers, scene: Scene) -> Step:
             ),
             (
                 "requirement_violation",
-                f'{collect.replace("*.md", scene.main)} | grep -v \'^https:\' | while read -r f; do [ -e "$f" ] || echo "$f"; done',
-                "The first file shows where links lead.",
+                f'{collect.replace("-ohE", "-oE")} | grep -v \'^https:\' | sort -u | while read -r f; do [ -e "$f" ] || echo "$f"; done',
+                "grep says where each link is, which helps.",
             ),
         ),
     )

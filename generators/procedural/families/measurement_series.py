@@ -49,9 +49,11 @@ def _scene(rng: random.Random, place: Place, quantity: str) -> Scene:
         slots.remove(slot)
     faults = set(rng.sample(slots, rng.randint(6, 10)))
     level = rng.randint(400, 900)
+    steps = [-40, -40, 40, 40, *rng.choices((-40, *range(-9, 10), 40), k=len(slots) - 4)]
+    rng.shuffle(steps)
     readings = []
-    for slot in slots:
-        level += rng.choice((-40, *range(-9, 10), 40))
+    for slot, step in zip(slots, steps, strict=True):
+        level += step
         readings.append((slot, FAULT if slot in faults else level))
     return Scene(place.directory, f"{quantity}-{rng.choice(words.CITIES)}-{words.day(rng)}.csv", readings)
 

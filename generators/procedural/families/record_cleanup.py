@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from generators.procedural import words
 from generators.procedural.answers import Answers
@@ -79,6 +79,7 @@ def _scene(rng: random.Random, place: Place) -> Scene:
             amount = rng.choice((f"-{amount}", f"{amount}.50", f"{amount} EUR", ""))
         city = rng.choice((str.title, str.upper, str.lower, " {}".format, "{} ".format))(rng.choice(cities))
         rows.append(Row(email, day, city, amount, fault))
+    rows[-1] = replace(rows[-1], amount=f"{rng.randint(3, 900)} EUR")
     return Scene(place.directory, f"{rng.choice(words.STEMS)}-{rng.choice(words.PEOPLE)}.csv", rows)
 
 

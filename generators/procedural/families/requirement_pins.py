@@ -66,7 +66,7 @@ def _scene(rng: random.Random, place: Place) -> Scene:
         wanted[package] = (f"=={own}", f"=={own}", f">={own}", f"=={own}", "", f"=={other}", f"~={own}", f"=={other}")[
             form
         ]
-    wanted[packages[16]] = f">={_version(rng)}"
+    wanted[packages[16]], wanted[packages[17]] = f">={_version(rng)}", ""
     order = [packages[16], *rng.sample(packages[:16], 16), packages[17]]
     return Scene(
         place.directory,

@@ -64,7 +64,7 @@ class Scene:
 
 def _scene(rng: random.Random, place: Place) -> Scene:
     names = sorted(f"{stem}-{rng.randint(10, 99)}" for stem in words.distinct(rng, words.PROJECTS, rng.randint(9, 12)))
-    values = rng.sample(range(300, 2900), 12 * 9)
+    values = rng.sample(range(300, 998, 2), 12 * 9)
     runs = []
     for index, run in enumerate(names):
         losses = [values.pop() for _ in range(rng.randint(5, 8))]
@@ -74,7 +74,7 @@ def _scene(rng: random.Random, place: Place) -> Scene:
         )
         rate, batch = rng.choice(("0.1", "0.03", "0.01")), rng.choice((16, 32, 64))
         runs.append(Run(run, rate, batch, rng.randint(1, 999), status, losses))
-    runs[0].losses[2] = rng.randint(100, 250)
+    runs[0].losses[2] = rng.randint(101, 250)
     return Scene(place.directory, runs)
 
 
@@ -97,8 +97,8 @@ def _best(answers: Answers, scene: Scene) -> Step:
             ("requirement_violation", f"jq -r '{program}' runs/*.json | {tail}", "The lowest loss wins."),
             (
                 "analysis_error",
-                f"jq -r 'select(.status == \"done\") | {program.replace('min', 'max')}' runs/*.json | {tail.replace('-k2,2n', '-k2,2nr')}",
-                "The best run has the largest value.",
+                f"jq -r 'select(.status == \"done\") | {program}' runs/*.json | {tail.replace('-k2,2n', '-k2,2nr')}",
+                "Sorted downwards, the best come first.",
             ),
         ),
     )

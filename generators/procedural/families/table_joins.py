@@ -62,7 +62,7 @@ def _scene(rng: random.Random, place: Place) -> Scene:
         (f"{n}", owner, rng.randint(5, 400))
         for n, owner in zip(rng.sample(range(1000, 9999), len(owners)), owners, strict=True)
     ]
-    old = [*rng.sample(keys[:13], 9), *(f"{parent[0].upper()}{n}" for n in rng.sample(range(10, 99), 3))]
+    old = [*rng.sample(keys[:13], 9), *(f"{parent[0].upper()}0{n}" for n in rng.sample(range(10, 99), 3))]
     rng.shuffle(old)
     year = rng.randint(2017, 2023)
     return Scene(

@@ -84,15 +84,15 @@ def _masses(answers: Answers, scene: Scene) -> Step:
     file = f"weights-{answers.rng.choice(words.CITIES)}.txt"
     path = scene.add(answers.place, file, [f"{thing} {value}{unit}" for thing, value, unit in rows])
     program = '/[0-9]lb$/ {v *= 453.59237} /kg$/ {v *= 1000} {printf "%.1f %s\\n", v, $1}'
-    heaviest = sorted(rows, key=lambda row: -row[1] * grams[row[2]])
+    heaviest = sorted(rows, key=lambda row: (-row[1] * grams[row[2]], row[0]))
     return answers.step(
         out,
         [f"{value * grams[unit]:.1f} {thing}" for thing, value, unit in heaviest],
-        f"awk '{{v = $2 + 0}} {program}' {file} | sort -k1,1nr",
+        f"awk '{{v = $2 + 0}} {program}' {file} | sort -k1,1nr -k2,2",
         says=(
-            f"Write {out} with the masses of {path} in grams, as `GRAMS NAME` with exactly one decimal, heaviest first (1 lb = 453.59237 g).",
-            f"The masses in {path} are in g, kg and lb. Make it `GRAMS NAME`, one decimal, the heaviest on top, in {out}; a pound has 453.59237 g.",
-            f"Sort the things in {path} by mass, heaviest first, and put `GRAMS NAME` into {out}: grams with one decimal, 453.59237 g to the pound.",
+            f"Write {out} with the masses of {path} in grams, as `GRAMS NAME` with exactly one decimal, heaviest first, ties by name (1 lb = 453.59237 g).",
+            f"The masses in {path} are in g, kg and lb. Make it `GRAMS NAME`, one decimal, the heaviest on top and equal ones by name, in {out}; a pound has 453.59237 g.",
+            f"Sort the things in {path} by mass, heaviest first (same mass: by name), and put `GRAMS NAME` into {out}: grams with one decimal, 453.59237 g to the pound.",
         ),
         thought="Adding zero strips the unit; the unit decides the factor; then a numeric sort downwards.",
         slips=(

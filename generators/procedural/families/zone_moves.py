@@ -46,7 +46,7 @@ def _scene(rng: random.Random, place: Place) -> Scene:
     zone = f"{rng.choice(words.PROJECTS)}.example.org"
     hosts = words.distinct(rng, words.HOSTS, 9)
     old, new = rng.sample(("192.0.2", "198.51.100", "203.0.113", "10.4.17", "10.20.8"), 2)
-    numbers = rng.sample(range(20, 25), 5) + rng.sample(range(100, 250), 4)
+    numbers = rng.sample(range(20, 25), 5) + rng.sample(range(100, 199), 4)
     addresses = {
         host: f"{old if index < 6 else new}.{number}"
         for index, (host, number) in enumerate(zip(hosts, numbers, strict=True))
