@@ -13,9 +13,13 @@ setup() {
   echo "sglang-cpu: installing into $venv (about 3 GB)" >&2
   [[ -x $venv/bin/python ]] || "${PYTHON:-python3}" -m venv "$venv"
   local pip=("$venv/bin/python" -m pip --disable-pip-version-check -qq install)
-  "${pip[@]}" 'torch==2.13.0' >&2
-  "${pip[@]}" --no-deps 'sglang==0.5.23' 'torchvision==0.28.0' >&2
-  "${pip[@]}" -r tools/sglang-cpu/requirements.txt >&2
+  # pip complains at length that sglang's own pins are not met: that is the point, and shown only when it fails.
+  local said
+  said=$({
+    "${pip[@]}" 'torch==2.13.0' &&
+      "${pip[@]}" --no-deps 'sglang==0.5.23' 'torchvision==0.28.0' &&
+      "${pip[@]}" -r tools/sglang-cpu/requirements.txt
+  } 2>&1) || { echo "$said" >&2; exit 1; }
   touch "$want"
 }
 

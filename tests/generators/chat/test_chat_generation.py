@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generators.chat.endpoint import open_client
 
 from generators.certificate import commands_digest, read_certificate
 from generators.summary import Summary
 from runtime.chat.budget import Spending
+from runtime.chat.endpoint import open_client
 from runtime.chat.script import Reply
 from runtime.chat.scripted import ScriptedServer
 from runtime.settings import ChatSettings
