@@ -1,6 +1,7 @@
 # termloom: generates verified terminal tasks, and trains agents on them. `just` lists what there is.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
+set positional-arguments := true
 
 [private]
 default:
@@ -10,7 +11,7 @@ default:
 [group('work')]
 generate *ARGS:
     @scripts/setup.sh
-    @.venv/bin/termloom generate --count 12 --seed 0 --out tasks {{ ARGS }}
+    @.venv/bin/termloom generate --count 12 --seed 0 --out tasks "$@"
 
 # Recompute the certificates of generated tasks
 [group('work')]
@@ -18,29 +19,41 @@ verify *DIRS='tasks/*/':
     @scripts/setup.sh
     @.venv/bin/termloom verify {{ DIRS }}
 
+# Trajectories with planted mistakes and real recoveries, from ./tasks into ./trajectories
+[group('work')]
+synthesize *ARGS:
+    @scripts/setup.sh
+    @.venv/bin/termloom synthesize --tasks tasks --out trajectories "$@"
+
+# Measure a policy or an endpoint on tasks: just evaluate tasks --base-url … --model … --out DIR
+[group('work')]
+evaluate *ARGS:
+    @scripts/setup.sh train
+    @.venv/bin/termloom evaluate "$@"
+
 # Make a small policy better from nothing (tasks, fine-tuning, PPO, report in ./runs/small), or run any recipe
 [group('work')]
 train RECIPE='recipes/small-cpu.toml' *ARGS:
-    @scripts/train.sh {{ RECIPE }} {{ ARGS }}
+    @scripts/train.sh "$@"
 
 # Run the daemon with its dashboard; the other recipes submit to it
 [group('work')]
 daemon *ARGS:
     @scripts/setup.sh
-    @.venv/bin/termloom serve {{ ARGS }}
+    @.venv/bin/termloom serve "$@"
 
 # Run the command line: just termloom generate --help
 [group('work')]
 termloom *ARGS:
     @scripts/setup.sh
-    @.venv/bin/termloom {{ ARGS }}
+    @.venv/bin/termloom "$@"
 
 # Install what the tests need (engine, servers) and run them all
 [group('quality')]
 test *ARGS:
-    @scripts/test.sh {{ ARGS }}
+    @scripts/test.sh "$@"
 
-# Lint, format check, strict types, import contract, spelling, dependencies
+# Lint, format check, strict types, import contract, spelling
 [group('quality')]
 check:
     @scripts/setup.sh nats train --group test --group lint
@@ -61,4 +74,4 @@ format:
 [group('quality')]
 bench *ARGS:
     @scripts/setup.sh nats --group test
-    .venv/bin/python -m bench {{ ARGS }}
+    .venv/bin/python -m bench "$@"
