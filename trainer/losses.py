@@ -99,7 +99,7 @@ class ValueLoss(NamedTuple):
     loss: Tensor
     clipfrac: Tensor
     explained_variance: Tensor
-    """1 - Var(returns - values) / Var(returns) over trainable tokens; 0 when the returns do not vary."""
+    """1 - Var(returns - values) / Var(returns) over trainable tokens; 0 when the returns hardly vary."""
 
 
 def value_loss(
@@ -127,7 +127,7 @@ def value_loss(
         keep = mask.bool()
         spread = returns[keep].var(correction=0) if keep.any() else returns.new_zeros(())
         residual = (returns - values)[keep].var(correction=0) if keep.any() else spread
-        explained = torch.where(spread > 0, 1 - residual / spread.clamp(min=1e-12), torch.zeros_like(spread))
+        explained = torch.where(spread > 1e-6, 1 - residual / spread.clamp(min=1e-6), torch.zeros_like(spread))
         return ValueLoss(loss, reduce((clipped_error > error).float(), mask, "token_mean"), explained)
 
 

@@ -77,6 +77,8 @@ def test_value_loss_clips_and_explains():
     perfect = value_loss(returns, returns, returns, mask)
     assert float(perfect.loss) == 0
     assert float(perfect.explained_variance) == 1
+    alike = torch.tensor([[1.0, 1.0 + 1e-6]])
+    assert float(value_loss(values, old, alike, mask).explained_variance) == 0
 
 
 def test_reductions_differ_as_documented():
