@@ -17,19 +17,29 @@ from generators.procedural.family import Family, Piece, Place
 
 from .harness import Ground, draw, problems_of
 
-CASES = [
-    pytest.param(family, depth, id=f"{family.name}-{depth}") for family in library.FAMILIES for depth in family.depths
-]
+
+def _cases() -> list[object]:
+    """Each family at each depth; one depth of each, in turn, is tried every time, the others by `-m sweep`."""
+    return [
+        pytest.param(
+            family,
+            depth,
+            id=f"{family.name}-{depth}",
+            marks=[] if place == number % len(family.depths) else [pytest.mark.sweep],
+        )
+        for number, family in enumerate(library.FAMILIES)
+        for place, depth in enumerate(family.depths)
+    ]
 
 
 @pytest.mark.namespace
-@pytest.mark.parametrize(("family", "depth"), CASES)
+@pytest.mark.parametrize(("family", "depth"), _cases())
 def test_piece_keeps_every_promise(ground: Ground, family: Family, depth: int) -> None:
     assert problems_of(ground, family, 17 * depth, depth) == []
 
 
 @pytest.mark.namespace
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", library.FAMILIES, ids=lambda family: family.name)
 def test_many_seeds_keep_every_promise(ground: Ground, family: Family) -> None:
     found = {
