@@ -71,15 +71,15 @@ def _placed(place: Place, folder: str, tree: Mapping[str, bytes]) -> tuple[File,
 def _pack(rng: random.Random, place: Place, stem: str) -> Job:
     good = _tree(rng, 6)
     rubbish = {f"{file}.tmp": b"scratch\n" for file in words.file_names(rng, 2, ("",))} | {
-        f"cache/{words.token(rng)}": b"cached\n"
+        f".cache/{words.token(rng)}": b"cached\n"
     }
     archive, target, source = f"{stem}.tar.gz", f"{place.directory}/{stem}.tar.gz", f"{place.directory}/{stem}"
-    command = f"tar -czf {archive} --exclude='*.tmp' --exclude={stem}/cache {stem}"
+    command = f"tar -czf {archive} --exclude='*.tmp' --exclude={stem}/.cache {stem}"
     step = Step(
         says=(
-            f"Pack the directory {source} into {target} (gzip), the members with {stem}/ in front, leaving out the directory cache in it and all files whose names end in .tmp.",
-            f"Make a gzipped tar archive {target} of {source}: names in it begin with {stem}/, and neither *.tmp files nor the directory {stem}/cache get in.",
-            f"Back up {source} as {target}, a tar.gz whose members start with {stem}/. Skip {stem}/cache and whatever ends in .tmp.",
+            f"Pack the directory {source} into {target} (gzip), the members with {stem}/ in front, leaving out the directory .cache in it and all files whose names end in .tmp.",
+            f"Make a gzipped tar archive {target} of {source}: names in it begin with {stem}/, and neither *.tmp files nor the directory {stem}/.cache get in.",
+            f"Back up {source} as {target}, a tar.gz whose members start with {stem}/. Skip {stem}/.cache and whatever ends in .tmp.",
         ),
         thought="tar with two exclusions, from the directory above so that the names begin right.",
         command=command,
@@ -87,12 +87,12 @@ def _pack(rng: random.Random, place: Place, stem: str) -> Job:
         mistakes=(
             slip(
                 "requirement_violation",
-                f"tar -czf {archive} --exclude={stem}/cache {stem}",
+                f"tar -czf {archive} --exclude={stem}/.cache {stem}",
                 "The cache is what must not be in it.",
             ),
             slip(
                 "command_error",
-                f"tar -czf {archive} -C {stem} --exclude='*.tmp' --exclude=cache .",
+                f"tar -czf {archive} -C {stem} --exclude='*.tmp' --exclude=.cache .",
                 "I pack from inside the directory.",
             ),
             slip(
