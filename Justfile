@@ -56,7 +56,7 @@ test *ARGS:
 # Lint, format check, strict types, import contract, spelling
 [group('quality')]
 check:
-    @scripts/setup.sh nats train --group test --group lint
+    @scripts/setup.sh all --group test --group lint
     .venv/bin/ruff check .
     .venv/bin/ruff format --check .
     .venv/bin/mypy

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/setup.sh nats train data --group test
+scripts/setup.sh all --group test
 
 as_root() { [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
 

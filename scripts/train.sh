@@ -39,7 +39,7 @@ generate unknown 16 "$((seed * 10 + 3))" "${unknown[@]}"
 
 if [[ ! -e $out/start ]]; then
   step "demonstrations by someone who slips three times out of four"
-  "$termloom" demonstrate --count 12000 --slips 0.75 --seed "$((seed * 10 + 4))" --out "$out/demonstrations.jsonl" \
+  "$termloom" demonstrate --count 16000 --slips 0.75 --seed "$((seed * 10 + 4))" --out "$out/demonstrations.jsonl" \
     --without "$out/tasks/held-out" "${known[@]}"
   "$termloom" new-policy --seed "$seed" --demonstrations "$out/demonstrations.jsonl" --out "$out/start"
 fi

@@ -74,7 +74,7 @@ def answering(operation: str, timeout_s: float, *, sandbox_id: str | None = None
 def _says_gone(status: int, message: str) -> bool:
     if status == 404:
         return "No such container: " in message or "No such exec" in message
-    return status == 409 and any(
+    return status in {409, 500} and any(
         word in message for word in ("not running", "is paused", "stopped", "marked for removal")
     )
 

@@ -23,7 +23,7 @@ PPO = PPOConfig(
     row_tokens=64,
     temperature=1.0,
 )
-DECOUPLED = msgspec.structs.replace(PPO, behaviour_cap=2.0)
+DECOUPLED = msgspec.structs.replace(PPO, behaviour_cap=2.0, max_gap=10.0)
 CONFIG = LoopConfig(batch=4, group_size=2, bound=0, epochs=2, seed=3, checkpoint_every=2, concurrency=8)
 TASKS = [f"task{i}" for i in range(6)]
 

@@ -21,8 +21,8 @@ def _append(scene: Scene) -> Step:
         command=f"echo {word} >> {path}",
         checks=(scene.holds(path, scene.files[path] + f"{word}\n"),),
         mistakes=(
-            slip("command_error", f"sed -i 1i{word} {path}", "A new line goes in.", f"sed -i 1d {path}"),
-            slip("analysis_error", f"echo {path} >> {path}", "The line is to be added.", f"sed -i '$d' {path}"),
+            slip("command_error", f"sed -i '1i {word}' {path}", "A new line goes in.", f"sed -i 1d {path}"),
+            slip("analysis_error", f"echo -n {word} >> {path}", "The word goes to the end.", f"sed -i '$d' {path}"),
             slip("requirement_violation", f"echo {word} > {path}.new", "The original is kept.", f"rm {path}.new"),
         ),
     )
@@ -111,7 +111,7 @@ def _replace(scene: Scene) -> Step:
         command=f"sed -i s/{old}/{new}/ {path}",
         checks=(scene.holds(path, scene.files[path].replace(old, new)),),
         mistakes=(
-            slip("analysis_error", f"sed -i s/{new}/{old}/ {path}", "The two words change places."),
+            slip("analysis_error", f"sed -i 2s/{old}/{new}/ {path}", "The word stands in the second line."),
             slip("command_error", f"sed -i 1s/{old}/{new}/ {path}", "The word is found in the first line."),
             slip("requirement_violation", f"sed s/{old}/{new}/ {path} > {path}.new", "As asked.", f"rm {path}.new"),
         ),
