@@ -38,8 +38,8 @@ generate held-out 48 "$((seed * 10 + 2))" "${known[@]}"
 generate unknown 16 "$((seed * 10 + 3))" "${unknown[@]}"
 
 if [[ ! -e $out/start ]]; then
-  step "demonstrations by someone who slips three times out of four"
-  "$termloom" demonstrate --count 16000 --slips 0.75 --seed "$((seed * 10 + 4))" --out "$out/demonstrations.jsonl" \
+  step "demonstrations by someone who slips four times out of five"
+  "$termloom" demonstrate --count 16000 --slips 0.8 --seed "$((seed * 10 + 4))" --out "$out/demonstrations.jsonl" \
     --without "$out/tasks/held-out" "${known[@]}"
   "$termloom" new-policy --seed "$seed" --demonstrations "$out/demonstrations.jsonl" --out "$out/start"
 fi
