@@ -92,17 +92,17 @@ class TorchEngine:
     async def update(self, weights: Path, version: int) -> None:
         from safetensors.torch import load_file
 
-        try:
-            state = await to_thread.run_sync(load_file, weights / "model.safetensors")
-        except Exception as error:
-            raise HandoverFailed("in-process", version, str(error)) from error
-        await self.update_from(state, version)
+        async with (
+            self._turn
+        ):  # sampling stands still: a reader beside it would wait for the interpreter at every tensor
+            try:
+                state = await to_thread.run_sync(load_file, weights / "model.safetensors")
+            except Exception as error:
+                raise HandoverFailed("in-process", version, str(error)) from error
+            self._take(state, version)
 
-    async def update_from(self, state: dict[str, Tensor], version: int) -> None:
-        """Take over tensors in memory.
-
-        Shapes and names are checked before the first one is touched. Raises: HandoverFailed.
-        """
+    def _take(self, state: dict[str, Tensor], version: int) -> None:
+        """Take over tensors; shapes and names are checked before the first one is touched. Raises: HandoverFailed."""
         own = self._model.state_dict()
         wrong = sorted(
             n for n in own.keys() | state.keys() if n not in own or n not in state or own[n].shape != state[n].shape
@@ -111,11 +111,10 @@ class TorchEngine:
             raise HandoverFailed(
                 "in-process", version, f"tensors missing, unknown or of another shape: {', '.join(wrong[:3])}"
             )
-        async with self._turn:
-            with torch.no_grad():
-                for name, tensor in own.items():
-                    tensor.copy_(state[name])
-            self._version, self._cache = version, None
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])
+        self._version, self._cache = version, None
 
     async def __aenter__(self) -> Self:
         self._group = anyio.create_task_group()

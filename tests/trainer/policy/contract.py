@@ -5,6 +5,7 @@
 """
 
 import anyio
+import anyio.lowlevel
 import torch
 
 from trainer.batch import collate
@@ -92,8 +93,8 @@ class PolicyContract:
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
                     group.start_soon(long)
-                    await anyio.wait_all_tasks_blocked()
-                    await client.generate([9], Sampling(max_tokens=2), request_id="meanwhile")
+                    await anyio.lowlevel.checkpoint()  # the long request is on its way before the short one
+                    await client.generate([9], Sampling(max_tokens=8), request_id="meanwhile")
                     await client.update(other_dir, 1)
             (got,) = answers
             assert got.versions == sorted(got.versions)
