@@ -94,7 +94,7 @@ class TorchEngine:
 
         async with (
             self._turn
-        ):  # sampling stands still: a reader beside it would wait for the interpreter at every tensor
+        ):  # sampling stands still: a reader beside it would be slow
             try:
                 state = await to_thread.run_sync(load_file, weights / "model.safetensors")
             except Exception as error:
