@@ -92,9 +92,7 @@ class TorchEngine:
     async def update(self, weights: Path, version: int) -> None:
         from safetensors.torch import load_file
 
-        async with (
-            self._turn
-        ):  # sampling stands still: a reader beside it would be slow
+        async with self._turn:  # sampling stands still: a reader beside it would be slow
             try:
                 state = await to_thread.run_sync(load_file, weights / "model.safetensors")
             except Exception as error:
