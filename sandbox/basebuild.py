@@ -159,7 +159,13 @@ async def _make_tar(tar: Path, progress: Progress, otherwise: MakeTar | None) ->
     if shutil.which("mmdebstrap") is None and os.geteuid() == 0 and shutil.which("apt-get"):
         await _install_mmdebstrap(progress)
     if shutil.which("mmdebstrap"):
-        await _run(mmdebstrap_argv(tar, _host_source()), progress, env={"SOURCE_DATE_EPOCH": "0"})
+        try:
+            await _run(mmdebstrap_argv(tar, _host_source()), progress, env={"SOURCE_DATE_EPOCH": "0"})
+        except EngineUnavailable as refusal:
+            if otherwise is None:
+                raise
+            progress(f"{refusal.reason}: the engine makes the base environment")
+            await otherwise(tar)
     elif otherwise is not None:
         progress("no mmdebstrap here: the engine makes the base environment")
         await otherwise(tar)

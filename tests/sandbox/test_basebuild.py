@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from sandbox import basebuild
 from sandbox.base import BASE_PACKAGES
 from sandbox.basebuild import (
     Base,
@@ -194,3 +195,21 @@ async def test_a_cache_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EngineUnavailable, match=r"Not a directory.*choose another cache"):
         await ensure_base(cache=tmp_path / "file", progress=print)
+
+
+async def test_where_mmdebstrap_fails_the_engine_makes_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "mmdebstrap"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho no way >&2\nexit 25\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    told: list[str] = []
+
+    async def otherwise(tar: Path) -> None:
+        tar.write_bytes(b"made by the engine")
+
+    await basebuild._make_tar(tmp_path / "base.tar", told.append, otherwise)
+    assert (tmp_path / "base.tar").read_bytes() == b"made by the engine"
+    assert "exit code 25" in told[-1]
