@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +14,6 @@ from cyclopts.validators import Number
 from runtime.daemon.client import DaemonClient, find_client
 from runtime.options import Common
 from runtime.settings import Settings
-from sandbox.engine import Engine
 
 
 async def generate(
@@ -111,6 +108,7 @@ async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[s
     from generators.report import show_summary
     from generators.run import check, run_generation
     from generators.stages import STAGES
+    from runtime.engines import open_settings_engine
     from runtime.interrupts import interrupts
     from runtime.progress import show_progress
     from sandbox.reaper import reap
@@ -119,7 +117,7 @@ async def _generate(settings: Settings, out: Path, *, resume: bool, given: set[s
     check(settings)
     prepare(place, resume=resume)
     with interrupts(cleanup=f"termloom gc --run {place.run_id}") as stop:
-        async with open_settings_engine(settings) as engine:
+        async with open_settings_engine(settings, say) as engine:
             await reap(engine, now=time.time(), run_id=place.run_id)
             async with show_progress([stage.name for stage in STAGES], json=as_json) as on_event:
                 result, summary = await run_generation(
@@ -168,7 +166,7 @@ async def demonstrate(
         families=family or [],
         without=without or [],
     )
-    _say(f"{written} demonstrations with {mistakes} mistakes in {out}")
+    say(f"{written} demonstrations with {mistakes} mistakes in {out}")
     return 0
 
 
@@ -183,11 +181,12 @@ async def verify(*directories: Path, common: Common = Common()) -> int:
         return common.show(settings)
     from generators.report import show_verification
     from generators.verify import verify_all
+    from runtime.engines import open_settings_engine
     from runtime.errors import UserError
 
     if not directories:
         raise UserError("verify", "no directory is named", "Give one or more task directories")
-    async with open_settings_engine(settings) as engine:
+    async with open_settings_engine(settings, say) as engine:
         problems = await verify_all(directories, engine=engine, settings=settings)
     return show_verification(problems, as_json=common.json)
 
@@ -205,16 +204,6 @@ async def taxonomy(*, tasks: Path | None = None, common: Common = Common()) -> i
     return show_taxonomy(tasks, as_json=common.json)
 
 
-@asynccontextmanager
-async def open_settings_engine(settings: Settings) -> AsyncIterator[Engine]:
-    from sandbox.open import open_engine
-
-    async with open_engine(
-        settings.sandbox.engine, cache=settings.paths.cache, state=settings.paths.state, progress=_say
-    ) as engine:
-        yield engine
-
-
-def _say(line: str) -> None:
+def say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -356,11 +356,9 @@ def _limits(settings: Settings) -> Any:
 
 @asynccontextmanager
 async def _engine(settings: Settings, run_id: str) -> AsyncIterator[Engine]:
-    from sandbox.open import open_engine
+    from runtime.engines import open_settings_engine
     from sandbox.reaper import reap
 
-    async with open_engine(
-        settings.sandbox.engine, cache=settings.paths.cache, state=settings.paths.state, progress=say
-    ) as engine:
+    async with open_settings_engine(settings, say) as engine:
         await reap(engine, now=time.time(), run_id=run_id)
         yield engine

@@ -91,11 +91,12 @@ async def _synthesize_there(
 async def _synthesize(
     settings: Settings, tasks: Path, out: Path, *, resume: bool, given: set[str], as_json: bool
 ) -> int:
-    from generators.commands import open_settings_engine
+    from generators.commands import say
     from generators.outdir import place_of, prepare
     from generators.synthesis.report import show_outcome
     from generators.synthesis.run import COMMAND, check, run_synthesis, task_directories
     from generators.synthesis.stages import STAGES
+    from runtime.engines import open_settings_engine
     from runtime.interrupts import interrupts
     from runtime.progress import show_progress
     from sandbox.reaper import reap
@@ -104,7 +105,7 @@ async def _synthesize(
     check(settings)
     prepare(place, resume=resume)
     with interrupts(cleanup=f"termloom gc --run {place.run_id}") as stop:
-        async with open_settings_engine(settings) as engine:
+        async with open_settings_engine(settings, say) as engine:
             await reap(engine, now=time.time(), run_id=place.run_id)
             async with show_progress([stage.name for stage in STAGES], json=as_json) as on_event:
                 outcome = await run_synthesis(

@@ -9,12 +9,12 @@ from runtime.bus.open import open_bus
 from runtime.causes import first_cause
 from runtime.daemon.spread import PREFIX, declare_all
 from runtime.daemon.worker import Worker
+from runtime.engines import open_settings_engine
 from runtime.errors import UserError
 from runtime.interrupts import interrupts
 from runtime.limits import Limits
 from runtime.logs import logging_to
 from runtime.settings import Settings
-from sandbox.open import open_engine
 from sandbox.reaper import reap
 
 
@@ -25,13 +25,7 @@ async def join_daemon(settings: Settings, *, say: Callable[[str], None]) -> None
     state = settings.paths.state
     with logging_to(state / "work" / "log.jsonl"), interrupts(cleanup="termloom gc") as stop:
         async with (
-            open_engine(
-                settings.sandbox.engine,
-                cache=settings.paths.cache,
-                state=state,
-                progress=say,
-                docker_url=settings.sandbox.docker_url or None,
-            ) as engine,
+            open_settings_engine(settings, say) as engine,
             open_bus(settings.daemon.bus, prefix=PREFIX) as bus,
         ):
             await reap(engine, now=time.time())

@@ -12,8 +12,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from runtime.daemon.records import JobRecords
 from runtime.daemon.spread import open_spread
 from runtime.daemon.state import Reporter
 from runtime.dashboard.pages import Pages
+from runtime.engines import open_settings_engine
 from runtime.errors import UserError
 from runtime.http_server import serving
 from runtime.interrupts import interrupts
@@ -38,7 +39,6 @@ from runtime.metrics import Metrics
 from runtime.settings import DaemonSettings, Settings
 from runtime.watchdog import LagGauge
 from sandbox.engine import Engine
-from sandbox.open import open_engine
 from sandbox.reaper import reap
 
 _PULSE_S = 1.0
@@ -48,7 +48,7 @@ async def run_daemon(settings: Settings, *, say: Callable[[str], None]) -> None:
     """Serve until a signal drains it. Raises: UserError, EngineUnavailable, StoreError."""
     state = settings.paths.state
     with sole_daemon(state), logging_to(directory(state) / "log.jsonl"), interrupts(cleanup="termloom gc") as stop:
-        async with _engine(settings, say) as engine:
+        async with open_settings_engine(settings, say) as engine:
             await reap(engine, now=time.time())
             try:
                 await _serve(settings, engine, say=say, on_drain=stop.on_drain)
@@ -156,15 +156,3 @@ def _hosts(settings: DaemonSettings, listener: socket.socket) -> set[str]:
     port = listener.getsockname()[1]
     names = {"localhost", "127.0.0.1", "[::1]"} if _is_loopback(settings.host) else {settings.host}
     return {f"{name}:{port}" for name in names} | {f"{name}:{port}" for name in settings.names} | set(settings.names)
-
-
-@asynccontextmanager
-async def _engine(settings: Settings, say: Callable[[str], None]) -> AsyncIterator[Engine]:
-    async with open_engine(
-        settings.sandbox.engine,
-        cache=settings.paths.cache,
-        state=settings.paths.state,
-        progress=say,
-        docker_url=settings.sandbox.docker_url or None,
-    ) as engine:
-        yield engine

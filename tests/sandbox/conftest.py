@@ -3,7 +3,6 @@
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -11,12 +10,13 @@ import anyio
 import pytest
 
 from sandbox.base import BASE_DOCKERFILE
-from sandbox.basebuild import default_cache, ensure_base
+from sandbox.basebuild import default_cache
 from sandbox.docker import DockerEngine
 from sandbox.engine import Engine
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.open import open_engine
 from sandbox.spec import BuildContext
+from tests.machine import absent, base_environment
 
 Name = Literal["docker", "namespace"]
 OpenEngine = Callable[[], AbstractAsyncContextManager[tuple[Engine, str]]]
@@ -33,10 +33,8 @@ def _missing(name: Name) -> str | None:
 def engine_name(request: pytest.FixtureRequest) -> Name:
     name: Name = request.param
     if (reason := _missing(name)) is not None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{name}: {reason}")
-        pytest.skip(f"{name}: {reason}")
-    anyio.run(partial(ensure_base, cache=default_cache(os.environ), progress=print))
+        absent(f"{name}: {reason}")
+    base_environment()
     return name
 
 
