@@ -31,5 +31,14 @@ def sessions(
     anyio.run(partial(measure, engine, wanted, cache=default_cache(os.environ), state=state, idle_s=idle_s))
 
 
+@app.command
+def bus(*, messages: int = 50_000, nats_messages: int = 5_000, pairs: str = "1,16,64", nats: str = "") -> None:
+    """Both buses: rate and round trip against a bare stream and a bare JetStream."""
+    from bench.bus import measure
+
+    wanted = [int(part) for part in pairs.split(",")]
+    anyio.run(partial(measure, messages=messages, nats_messages=nats_messages, pairs=wanted, url=nats))
+
+
 if __name__ == "__main__":
     app()

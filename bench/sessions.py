@@ -30,10 +30,14 @@ def _available_mib() -> float:
 
 
 def _cpu_s() -> float:
-    """CPU seconds of this process, the processes under it, and any container daemon and its children."""
+    """CPU seconds of the processes under this one, and of any container daemon and its children.
+
+    Not this process: reading thousands of files in /proc would be most of what it spent.
+    """
     parents: dict[int, int] = {}
     spent: dict[int, int] = {}
-    roots = {os.getpid()}
+    me = os.getpid()
+    roots = {me}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -53,7 +57,7 @@ def _cpu_s() -> float:
             pid = parents.get(pid, 0)
         return False
 
-    return sum(ticks for pid, ticks in spent.items() if ours(pid)) / os.sysconf("SC_CLK_TCK")
+    return sum(ticks for pid, ticks in spent.items() if pid != me and ours(pid)) / os.sysconf("SC_CLK_TCK")
 
 
 async def _floor_ms(rounds: int = 200) -> float:
@@ -91,6 +95,14 @@ async def _open_all(engine: Engine, image: str, count: int) -> list[Session]:
     return sessions
 
 
+async def _idle_percent(idle_s: float) -> float:
+    """Of one CPU, while nothing is asked of any session."""
+    others, ours, started = _cpu_s(), time.process_time(), time.perf_counter()
+    await anyio.sleep(idle_s)
+    ours, spent = time.process_time() - ours, time.perf_counter() - started
+    return 100 * (ours + _cpu_s() - others) / spent
+
+
 async def _command_ms(sessions: list[Session], rounds: int = 300) -> tuple[float, float]:
     """p50 and p95 of `true`, one session after another."""
     times = []
@@ -117,9 +129,7 @@ async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path
             sessions = await _open_all(engine, built.image, count)
             opened = time.perf_counter() - started
             memory = (before - _available_mib()) / count
-            cpu, started = _cpu_s(), time.perf_counter()
-            await anyio.sleep(idle_s)
-            idle = 100 * (_cpu_s() - cpu) / (time.perf_counter() - started)
+            idle = await _idle_percent(idle_s)
             p50, p95 = await _command_ms(sessions)
             started = time.perf_counter()
             async with anyio.create_task_group() as group:
