@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import anyio
 from cyclopts import App, Parameter
@@ -38,6 +38,23 @@ def bus(*, messages: int = 50_000, nats_messages: int = 5_000, pairs: str = "1,1
 
     wanted = [int(part) for part in pairs.split(",")]
     anyio.run(partial(measure, messages=messages, nats_messages=nats_messages, pairs=wanted, url=nats))
+
+
+@app.command
+def soak(
+    *,
+    minutes: float = 30.0,
+    items: int = 50_000,
+    bus: Literal["memory", "nats"] = "memory",
+    seed: int = 0,
+    nats: str = "",
+) -> None:
+    """Items through five stages with faults on the way: memory, descriptors, loop lag, nothing lost."""
+    from bench.soak import measure
+
+    anyio.run(
+        partial(measure, bus=bus, items=items, minutes=minutes, seed=seed, cache=default_cache(os.environ), url=nats)
+    )
 
 
 if __name__ == "__main__":
