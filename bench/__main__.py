@@ -57,5 +57,19 @@ def soak(
     )
 
 
+@app.command
+def workers(
+    *,
+    workers: int = 2,
+    messages: int = 2_000,
+    slots: int = 16,
+    wait_s: Annotated[float, Parameter(name="--wait-s")] = 0.1,
+) -> None:
+    """One queue, one to so many worker processes, each in a network namespace of its own."""
+    from bench.workers import measure
+
+    anyio.run(partial(measure, workers=workers, messages=messages, slots=slots, wait_s=wait_s))
+
+
 if __name__ == "__main__":
     app()

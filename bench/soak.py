@@ -41,6 +41,11 @@ WARM = 0.25
 """The first part of a run fills caches and windows; growth is judged on the rest."""
 
 
+def descriptors() -> int:
+    """Open in this process."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 class Lag:
     """How late the event loop answers, in whole milliseconds: a table of fixed size, whatever the length of the run."""
 
@@ -80,7 +85,7 @@ class Samples:
             self.at_s.append(time.monotonic() - began)
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             self.rss_mib.append(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
-            self.descriptors.append(sum(1 for _ in Path("/proc/self/fd").iterdir()))
+            self.descriptors.append(descriptors())
             await anyio.sleep(every_s)
 
     def settled(self, values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

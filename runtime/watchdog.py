@@ -3,8 +3,8 @@
 Plain bookkeeping on an injected clock; the runner asks it once a pulse.
 
 Invariants:
-- Whatever is in work, or waits for its next attempt, is known by item, with its stage and since when. Another attempt is
-  no movement: an item that infrastructure fails again and again is told like one whose handler hangs.
+- Whatever is in work, or waits for its next attempt, is known by item, with its stage and since when. Another attempt
+  is no movement: an item that infrastructure fails again and again is told like one whose handler hangs.
 - A stall is told when its patience is over, and again each time the silence has doubled: never once a pulse.
 """
 
