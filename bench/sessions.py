@@ -6,20 +6,59 @@ floor of a command is a bare `bash` on pipes, driven by the same loop.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
+from bench.record import keep, table
+from runtime.errors import UserError
 from sandbox.base import BASE_DOCKERFILE
 from sandbox.engine import Engine, Session
 from sandbox.open import Choice, open_engine
 from sandbox.spec import BuildContext, Limits, SandboxSpec
 
-LIMITS = Limits(memory_mb=256, pids=64, disk_mb=64, lifetime_s=3600)
+LIMITS = Limits(memory_mb=256, pids=64, disk_mb=64, lifetime_s=2 * 3600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What one session takes of the machine, rounded up."""
+
+    descriptors: int
+    """In this process."""
+    tasks: int
+    """Processes and threads, the engine's own included."""
+    memory_mib: float
+
+
+NEEDS = {
+    "namespace": Need(descriptors=3, tasks=3, memory_mib=2.5),
+    "docker": Need(descriptors=1, tasks=17, memory_mib=8.0),
+}
+_SPARE_DESCRIPTORS, _SPARE_TASKS, _SPARE_MIB = 256, 2000, 1024
+
+
+def require_room(engine: str, count: int) -> None:
+    """Take all descriptors that this process may have. Raises: UserError naming the limit that `count` would break."""
+    need = NEEDS[engine]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
+    tasks = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    limits = {
+        "open files (RLIMIT_NOFILE)": (hard, _SPARE_DESCRIPTORS + count * need.descriptors, "Raise it: ulimit -Hn"),
+        "kernel.pid_max": (pid_max - tasks, _SPARE_TASKS + count * need.tasks, "sysctl -w kernel.pid_max=4194304"),
+        "memory, MiB": (int(_available_mib()), math.ceil(_SPARE_MIB + count * need.memory_mib), "Open fewer sessions"),
+    }
+    for name, (free, wanted, remedy) in limits.items():
+        if wanted > free:
+            raise UserError(name, f"{count} sessions on {engine} need {wanted}, and {free} are free", remedy)
 
 
 def _available_mib() -> float:
@@ -29,11 +68,15 @@ def _available_mib() -> float:
     raise RuntimeError("no MemAvailable in /proc/meminfo")
 
 
-def _cpu_s() -> float:
-    """CPU seconds of this process, the processes under it, and any container daemon and its children."""
+def _cpu_s(engine: str) -> float:
+    """CPU seconds of the processes under this one; with Docker, of every container daemon and its children.
+
+    Not this process: reading thousands of files in /proc would be most of what it spent.
+    """
     parents: dict[int, int] = {}
     spent: dict[int, int] = {}
-    roots = {os.getpid()}
+    me = os.getpid()
+    roots = {me}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -43,7 +86,7 @@ def _cpu_s() -> float:
             fields = rest.split()
             pid = int(entry.name)
             parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
-            if name in ("dockerd", "containerd"):
+            if engine == "docker" and name in ("dockerd", "containerd"):
                 roots.add(pid)
 
     def ours(pid: int) -> bool:
@@ -53,7 +96,7 @@ def _cpu_s() -> float:
             pid = parents.get(pid, 0)
         return False
 
-    return sum(ticks for pid, ticks in spent.items() if ours(pid)) / os.sysconf("SC_CLK_TCK")
+    return sum(ticks for pid, ticks in spent.items() if pid != me and ours(pid)) / os.sysconf("SC_CLK_TCK")
 
 
 async def _floor_ms(rounds: int = 200) -> float:
@@ -91,6 +134,14 @@ async def _open_all(engine: Engine, image: str, count: int) -> list[Session]:
     return sessions
 
 
+async def _idle_percent(engine: str, idle_s: float) -> float:
+    """Of one CPU, while nothing is asked of any session."""
+    others, ours, started = _cpu_s(engine), time.process_time(), time.perf_counter()
+    await anyio.sleep(idle_s)
+    ours, spent = time.process_time() - ours, time.perf_counter() - started
+    return 100 * (ours + _cpu_s(engine) - others) / spent
+
+
 async def _command_ms(sessions: list[Session], rounds: int = 300) -> tuple[float, float]:
     """p50 and p95 of `true`, one session after another."""
     times = []
@@ -104,22 +155,20 @@ async def _command_ms(sessions: list[Session], rounds: int = 300) -> tuple[float
 
 
 async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path, idle_s: float = 20.0) -> None:
-    """Print one row for each count."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    print(f"descriptors: {soft} -> {hard}; bare bash round trip {await _floor_ms():.2f} ms")
-    print("open   start/s   MiB each   idle CPU %   command p50 ms   p95 ms   all at once cmd/s   remove s")
+    """One row for each count. Raises: UserError when the machine has no room for so many."""
+    rows = []
     for count in counts:
+        floor_ms = await _floor_ms()
         async with open_engine(choice, cache=cache, state=state, progress=lambda line: None) as engine:
+            require_room(engine.name, count)
             built = await engine.build(_context())
             before = _available_mib()
             started = time.perf_counter()
             sessions = await _open_all(engine, built.image, count)
             opened = time.perf_counter() - started
+            print(f"{count} sessions open after {opened:.0f} s", flush=True)
             memory = (before - _available_mib()) / count
-            cpu, started = _cpu_s(), time.perf_counter()
-            await anyio.sleep(idle_s)
-            idle = 100 * (_cpu_s() - cpu) / (time.perf_counter() - started)
+            idle = await _idle_percent(engine.name, idle_s)
             p50, p95 = await _command_ms(sessions)
             started = time.perf_counter()
             async with anyio.create_task_group() as group:
@@ -128,11 +177,22 @@ async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path
             rate = count / (time.perf_counter() - started)
             started = time.perf_counter()
         removed = time.perf_counter() - started
-        print(
-            f"{count:5} {count / opened:9.1f} {memory:10.2f} {idle:12.2f}",
-            f"{p50:16.2f} {p95:8.2f} {rate:19.0f} {removed:10.1f}",
-            flush=True,
+        rows.append(
+            {
+                "open": count,
+                "start/s": count / opened,
+                "MiB each": memory,
+                "idle CPU %": idle,
+                "p50 ms": p50,
+                "p95 ms": p95,
+                "floor ms": floor_ms,
+                "x floor": p50 / floor_ms,
+                "all at once/s": rate,
+                "remove s": removed,
+            }
         )
+        print(table(rows[-1:]), flush=True)
+    keep("sessions", rows, engine=choice)
 
 
 async def _one(session: Session) -> None:

@@ -267,7 +267,8 @@ class Runner:
                 yield work
         finally:
             del self._working[delivery.key]
-            self._watchdog.ended(message.item)
+            moved = (stage.subscribes, message.item) not in self._pending
+            self._watchdog.ended(message.item, stage.name, moved=moved)
 
     async def _attempt(self, stage: Stage, message: Message, work: _Work) -> Outcome:
         if message.item in self._cancelled:
@@ -309,6 +310,7 @@ class Runner:
         place = (stage.subscribes, message.item)
         note = Note(item=message.item, kind=kind, stage=stage.name, detail=detail)
         failed = self._pending[place] = await self._store.fail(self._run_id, at=place, note=note)
+        self._watchdog.failed(message.item, stage.name, again.reason)
         self._emit(kind, stage.name, message.item, detail=detail)
         if failed < stage.attempts:
             await delivery.nack(max(again.delay_s or 0.0, _pause(stage.backoff, failed)))

@@ -3,7 +3,8 @@
 Plain bookkeeping on an injected clock; the runner asks it once a pulse.
 
 Invariants:
-- Whatever is in work is known by item, with its stage and since when.
+- Whatever is in work, or waits for its next attempt, is known by item, with its stage and since when. Another attempt
+  is no movement: an item that infrastructure fails again and again is told like one whose handler hangs.
 - A stall is told when its patience is over, and again each time the silence has doubled: never once a pulse.
 """
 
@@ -31,29 +32,44 @@ class _Watch(msgspec.Struct):
     stage: str
     since: float
     tell_at: float
+    in_work: bool = True
+    attempts: int = 0
+    """That failed since it was first taken up."""
+    last: str = ""
+    """Why the last of them failed."""
 
 
 class Watchdog:
-    """One run's items in work."""
+    """One run's items that were taken up and are not done."""
 
     def __init__(self, limits: Limits, *, patience_s: float, clock: Callable[[], float]) -> None:
         self._limits, self._patience_s, self._clock = limits, patience_s, clock
-        self._work: dict[str, _Watch] = {}
+        self._work: dict[tuple[str, str], _Watch] = {}
+        """By stage and item: an item's next stage may begin while the last one still puts its things away."""
         self._run = self._watch("")
 
     def started(self, item: str, stage: str) -> None:
-        self._work[item] = self._watch(stage)
+        self._work.setdefault((stage, item), self._watch(stage)).in_work = True
         self._run = self._watch("")
 
-    def ended(self, item: str) -> None:
-        self._work.pop(item, None)
+    def failed(self, item: str, stage: str, why: str) -> None:
+        """An attempt came to nothing; the item stays where it is."""
+        watch = self._work[stage, item]
+        watch.attempts, watch.last = watch.attempts + 1, why
+
+    def ended(self, item: str, stage: str, *, moved: bool) -> None:
+        """It is no longer in work. `moved`: it went on, or came to its end."""
+        if moved:
+            del self._work[stage, item]
+        else:
+            self._work[stage, item].in_work = False
         self._run = self._watch("")
 
     def stalls(self) -> list[Stall]:
         """What is to be told now."""
         now = self._clock()
-        late = [(item, watch) for item, watch in self._work.items() if watch.tell_at <= now]
-        stalls = [self._tell(item, watch, self._waits_for(item)) for item, watch in late]
+        late = [(item, watch) for (_, item), watch in self._work.items() if watch.tell_at <= now]
+        stalls = [self._tell(item, watch, self._waits_for(item, watch)) for item, watch in late]
         if self._run.tell_at <= now and not self._work:
             stalls.append(self._tell("", self._run, "a delivery: items are pending and none is in work"))
         return stalls
@@ -66,11 +82,13 @@ class Watchdog:
         watch.tell_at = watch.since + 2 * for_s
         return Stall(item=item, stage=watch.stage, for_s=for_s, waits_for=waits_for)
 
-    def _waits_for(self, item: str) -> str:
+    def _waits_for(self, item: str, watch: _Watch) -> str:
         claims = self._limits.of(item)
-        if not claims:
-            return "its handler, which holds no limit"
-        return ", ".join(f"{c.state} '{c.limit}' for {self._clock() - c.since:.0f} s" for c in claims)
+        if claims:
+            now = ", ".join(f"{c.state} '{c.limit}' for {self._clock() - c.since:.0f} s" for c in claims)
+        else:
+            now = "its handler, which holds no limit" if watch.in_work else "its next attempt"
+        return f"{now}; {watch.attempts} attempts failed, the last: {watch.last}" if watch.attempts else now
 
 
 class LagGauge:

@@ -7,6 +7,7 @@
 #
 # TERMLOOM_DOCKER_DIR     data, logs and pid file            (default /var/lib/termloom-docker)
 # TERMLOOM_DOCKER_SOCKET  where the engine listens           (default $TERMLOOM_DOCKER_DIR/docker.sock)
+# TERMLOOM_DOCKER_OWN     set: start one there, whatever answers elsewhere
 #
 # Needs root and a Debian-like system for the installation. The engine runs in a private mount namespace, so that its
 # mounts vanish with it; crun is the runtime when it works here (half the cost of runc for each sandbox).
@@ -62,8 +63,9 @@ crun_works() {
 }
 
 start() {
-  local candidate
-  for candidate in "${DOCKER_HOST:-}" unix:///var/run/docker.sock "unix://$socket"; do
+  local candidate elsewhere=("${DOCKER_HOST:-}" unix:///var/run/docker.sock)
+  [ -z "${TERMLOOM_DOCKER_OWN:-}" ] || elsewhere=()
+  for candidate in "${elsewhere[@]}" "unix://$socket"; do
     if [ -n "$candidate" ] && command -v docker >/dev/null && answers "$candidate"; then
       say "using the engine at $candidate"
       echo "$candidate"

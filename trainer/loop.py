@@ -6,8 +6,8 @@ Invariants:
 - At bound 0 the loop is the plain synchronous one, bit for bit: nothing starts before the weights it will use are
   served.
 - Rollouts go on while the learner works and while weights change hands; their tokens carry the versions they came from.
-- No silent stall: when no episode, update or hand-over has finished for `patience_s`, the run ends and names what is
-  waited for.
+- No silent stall: when no episode with a reward, update or hand-over has finished for `patience_s`, the run ends and
+  names what is waited for. Episodes without a reward are no progress, however many of them end.
 - An episode without a reward reaches no statistic of the learner; it is counted by reason and makes room for another.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,11 +190,12 @@ class Loop:
 
     async def _play(self, tasks: TaskGroup, group: Group, member: int) -> None:
         async with self._slots:
-            with self._progress.work(f"{group.name}/{member}"):
+            with self._progress.work(f"{group.name}/{member}") as work:
                 got = await self._rollout(group, member)
                 if isinstance(got, Sample):
                     self.buffer.finish(got)
                 else:
+                    work.fruitless = got.reason
                     self.buffer.fail(group.name, got.reason)
         self._admit(tasks)
 
@@ -290,39 +292,52 @@ class _Progress:
     """Set when something comes to an end; a new one takes its place."""
     moved_at: float = field(default_factory=time.monotonic)
     _since: dict[str, float] = field(default_factory=dict)
+    _fruitless: Counter[str] = field(default_factory=Counter)
+    """What ended for nothing since then, by reason."""
 
     def work(self, name: str) -> _Work:
         return _Work(self, name)
 
     def moved(self) -> None:
         self.moved_at = time.monotonic()
+        self._fruitless.clear()
+        self._wake()
+
+    def _wake(self) -> None:
         self.event.set()
         self.event = anyio.Event()
 
     def started(self, name: str) -> None:
         self._since[name] = time.monotonic()
 
-    def ended(self, name: str) -> None:
+    def ended(self, name: str, fruitless: str) -> None:
         del self._since[name]
-        self.moved()
+        if fruitless:
+            self._fruitless[fruitless] += 1
+            self._wake()
+        else:
+            self.moved()
 
     def waiting(self) -> list[str]:
         now = time.monotonic()
-        return [
-            f"{name} for {now - since:.0f} s" for name, since in sorted(self._since.items(), key=lambda item: item[1])
-        ]
+        vain = [f"{count} episodes without a reward ({reason})" for reason, count in self._fruitless.most_common(2)]
+        work = sorted(self._since.items(), key=lambda item: item[1])
+        return [*vain, *(f"{name} for {now - since:.0f} s" for name, since in work)]
 
 
 @dataclass
 class _Work:
     progress: _Progress
     name: str
+    fruitless: str = ""
+    """Set by who works: it came to nothing, for this reason."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Work:
         self.progress.started(self.name)
+        return self
 
     def __exit__(self, *exc: object) -> None:
-        self.progress.ended(self.name)
+        self.progress.ended(self.name, self.fruitless)
 
 
 def _staleness(ages: Collection[int]) -> Metrics:

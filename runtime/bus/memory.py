@@ -4,10 +4,11 @@ Two layers. `QueueCore` decides: a plain state machine that takes the time as an
 is the thin shell that waits for what the core decided: one signal a queue, and the core's next deadline.
 
 Invariants:
-- A key is in exactly one place: ready, leased, delayed, dead or settled.
+- A key is in exactly one place: ready, leased, delayed, dead or settled; of the settled ones the latest are remembered.
 - ready + leased + delayed never exceeds the capacity by publishing; only a requeued dead letter may go above it.
 - A lease ends once: by ack, nack, reject, expiry, or its consumer's leaving. A later call on it changes nothing.
 - The oldest ready message is delivered first, so a redelivered one does not queue behind newer work.
+- What it holds in memory grows with what is queued and dead, not with what has passed through.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from runtime.bus.protocol import DeadLetter, QueueOptions, QueueState
 from runtime.bus.signal import Signal
 from runtime.errors import BusClosed
 
+REMEMBERED = 4096
+"""Settled keys known to a queue. A key comes again moments after the first time, or not at all."""
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -37,7 +41,7 @@ class _Entry:
     place: Literal["ready", "leased", "delayed"] = "ready"
     attempts: int = 0
     due: float = 0.0
-    """When the lease runs out or the delay is over; meaningless while ready."""
+    """When the lease runs out; meaningless while there is none."""
     token: int = 0
     owner: int = 0
 
@@ -59,9 +63,11 @@ class QueueCore:
         self.queue, self.options = queue, options
         self._entries: dict[str, _Entry] = {}
         self._ready: list[tuple[int, str]] = []
-        self._timers: list[tuple[float, str]] = []
+        self._leases: OrderedDict[str, _Entry] = OrderedDict()
+        """They run out in this order, since all are equally long."""
+        self._delays: list[tuple[float, str]] = []
         self._dead: dict[str, DeadLetter] = {}
-        self._settled: set[str] = set()
+        self._settled: OrderedDict[str, None] = OrderedDict()
         self._held: Counter[int] = Counter()
         self._sequence = itertools.count(1)
         self._token = itertools.count(1)
@@ -82,9 +88,10 @@ class QueueCore:
         _, key = heapq.heappop(self._ready)
         entry = self._entries[key]
         entry.attempts += 1
-        entry.token, entry.owner = next(self._token), owner
+        entry.place, entry.token, entry.owner = "leased", next(self._token), owner
+        entry.due = now + self.options.lease_s
         self._held[owner] += 1
-        self._time(entry, "leased", now + self.options.lease_s)
+        self._leases[key] = entry
         return Lease(key, entry.body, entry.attempts, entry.token)
 
     def held(self, owner: int) -> int:
@@ -97,7 +104,9 @@ class QueueCore:
             return False
         self._end(entry)
         del self._entries[entry.key]
-        self._settled.add(entry.key)
+        self._settled[entry.key] = None
+        if len(self._settled) > REMEMBERED:
+            self._settled.popitem(last=False)
         return True
 
     def nack(self, lease: Lease, delay_s: float, now: float) -> bool:
@@ -112,7 +121,8 @@ class QueueCore:
         """Let the lease run for its full length from now on."""
         if (entry := self._leased(lease)) is None:
             return False
-        self._time(entry, "leased", now + self.options.lease_s)
+        entry.due = now + self.options.lease_s
+        self._leases.move_to_end(entry.key)
         return True
 
     def reject(self, lease: Lease, reason: str) -> bool:
@@ -125,7 +135,7 @@ class QueueCore:
 
     def release(self, owner: int, now: float) -> None:
         """The consumer left: whatever it holds is ready again."""
-        for entry in [e for e in self._entries.values() if e.place == "leased" and e.owner == owner]:
+        for entry in [e for e in self._leases.values() if e.owner == owner]:
             self._end(entry)
             self._again(entry, "the consumer left", now, 0.0)
         del self._held[owner]
@@ -133,22 +143,21 @@ class QueueCore:
     def tick(self, now: float) -> bool:
         """Act on every deadline up to `now`. True when anything changed."""
         changed = False
-        while self._timers and self._timers[0][0] <= now:
-            due, key = heapq.heappop(self._timers)
-            entry = self._entries.get(key)
-            if entry is None or entry.place == "ready" or entry.due != due:
-                continue  # that lease or delay ended before its time
+        while self._leases and (entry := next(iter(self._leases.values()))).due <= now:
+            self._end(entry)
+            self._again(entry, "the lease ran out", now, 0.0)
             changed = True
-            if entry.place == "leased":
-                self._end(entry)
-                self._again(entry, "the lease ran out", now, 0.0)
-            else:
-                self._make_ready(entry)
+        while self._delays and self._delays[0][0] <= now:
+            self._make_ready(self._entries[heapq.heappop(self._delays)[1]])
+            changed = True
         return changed
 
     def next_due(self) -> float | None:
         """The next moment at which `tick` may change something."""
-        return self._timers[0][0] if self._timers else None
+        dues = [next(iter(self._leases.values())).due] if self._leases else []
+        if self._delays:
+            dues.append(self._delays[0][0])
+        return min(dues, default=None)
 
     def state(self, now: float) -> QueueState:
         places = Counter(entry.place for entry in self._entries.values())
@@ -180,23 +189,20 @@ class QueueCore:
         entry.place = "ready"
         heapq.heappush(self._ready, (entry.sequence, entry.key))
 
-    def _time(self, entry: _Entry, place: Literal["leased", "delayed"], due: float) -> None:
-        entry.place, entry.due = place, due
-        heapq.heappush(self._timers, (due, entry.key))
-
     def _leased(self, lease: Lease) -> _Entry | None:
-        entry = self._entries.get(lease.key)
-        return entry if entry and entry.place == "leased" and entry.token == lease.token else None
+        entry = self._leases.get(lease.key)
+        return entry if entry and entry.token == lease.token else None
 
     def _end(self, entry: _Entry) -> None:
         self._held[entry.owner] -= 1
-        entry.token = 0
+        del self._leases[entry.key]
 
     def _again(self, entry: _Entry, why: str, now: float, delay_s: float) -> None:
         if entry.attempts >= self.options.max_attempts:
             self._bury(entry, f"{entry.attempts} deliveries, the last: {why}")
         elif delay_s > 0:
-            self._time(entry, "delayed", now + delay_s)
+            entry.place = "delayed"
+            heapq.heappush(self._delays, (now + delay_s, entry.key))
         else:
             self._make_ready(entry)
 

@@ -2,12 +2,13 @@
 
 A queue is a work-queue stream with one durable pull consumer that all processes share. What JetStream leaves to its
 user is done here, and each point has a test in the contract:
-- A full stream refuses (`discard: new`): the publisher waits until another message is settled, told over plain NATS.
+- A full stream refuses (`discard: new`): the publisher says so over plain NATS, and for a while each settlement is told
+  in the same way and wakes one that waits. Where nothing is full, nothing is told.
 - After the last attempt JetStream would never deliver a message again and keep it for ever: it becomes a dead letter of
   ours, in a stream beside, and is terminated.
 - A body near the server's payload limit goes to the object store; the message carries its name.
 - A late acknowledgement would settle a message that someone else works on: a lease knows when it ended.
-- A pull asks for one message and only when a slot is free, so no message waits in a client while its lease runs.
+- A pull asks for no more messages than there are free slots, so none waits in a client while its lease runs.
 
 Settling waits for the server's confirmation. `delayed` counts as `leased`: the server does not tell them apart. All of
 it is one module, the only one that knows the client.
@@ -41,7 +42,10 @@ _PULL_S = 20.0
 """One pull request lingers so long at the server; then the next."""
 _CONFIRM_S = 3.0
 _ROOM_S = 1.0
-"""A publisher that waits for room looks again after so long, should the message about it be lost."""
+"""A publisher that waits for room looks again after so long, should the message about it be lost; twice as long the
+others tell it of room."""
+_PULLS = 4
+"""A pull asks for at least this part of the slots while an earlier one is open: the server keeps few of them."""
 _REMEMBERED_S = 24 * 3600.0
 """How long the server knows a key that has been settled. The store knows longer."""
 _HEADROOM = 4096
@@ -56,6 +60,7 @@ class _Queue:
     def __init__(self, bus: NatsBus, queue: str, options: QueueOptions, names: Names) -> None:
         self.bus, self.queue, self.options, self.names = bus, queue, options, names
         self.room = Signal()
+        self._said_full_at = self._tell_until = 0.0
 
     async def declare(self) -> None:
         from nats.js import api
@@ -86,6 +91,7 @@ class _Queue:
             ),
         )
         await self.bus.client.subscribe(self.names.room, cb=self._on_room)
+        await self.bus.client.subscribe(self.names.full, cb=self._on_full)
 
     async def _stream(self, config: Any) -> None:
         from nats.js.errors import APIError
@@ -98,7 +104,15 @@ class _Queue:
             await self.bus.jetstream.update_stream(config)
 
     async def _on_room(self, _: Msg) -> None:
-        self.room.notify()
+        self.room.notify_one()
+
+    async def _on_full(self, _: Msg) -> None:
+        self._tell_until = time.monotonic() + 2 * _ROOM_S
+
+    async def tell_room(self) -> None:
+        """A message was settled: say so if somebody waits for room."""
+        if time.monotonic() < self._tell_until:
+            await self.bus.client.publish(self.names.room)
 
     async def publish(self, key: str, body: bytes, *, once: str) -> None:
         """Publish under the deduplication id `once`; waits while the stream is full."""
@@ -109,8 +123,17 @@ class _Queue:
             envelope = msgspec.structs.replace(envelope, body=None)
         payload = encode(envelope)
         while not await self._published(token, payload, once):
-            await self.room.wait(_ROOM_S)
             self.bus.check_open(self.queue)
+            await self._wait_for_room()
+            self.bus.check_open(self.queue)
+
+    async def _wait_for_room(self) -> None:
+        """Who is the first to say that the queue is full looks again at once: room may have come while it spoke."""
+        if time.monotonic() - self._said_full_at < _ROOM_S:
+            await self.room.wait(_ROOM_S)
+        else:
+            self._said_full_at = time.monotonic()
+            await self.bus.client.publish(self.names.full)
 
     async def _published(self, token: str, payload: bytes, once: str) -> bool:
         """False: no room, or no answer, as while the server restarts. The id keeps a second try from queueing twice."""
@@ -246,7 +269,7 @@ class NatsDelivery:
         with anyio.CancelScope(shield=True):
             await self._confirm(answer)
             if not answer.startswith(b"-NAK"):
-                await self._queue.bus.client.publish(self._queue.names.room)
+                await self._queue.tell_room()
         self._changed.notify()
 
     async def _confirm(self, answer: bytes) -> None:
@@ -376,8 +399,9 @@ class NatsBus:
 class _Deliveries:
     """The iterator of one consumer.
 
-    It pulls by itself: the client's own pull loses a message that arrives while it is being cancelled, which nobody
-    would see until the lease runs out. Here it arrives in a buffer, and leaving gives the buffer back.
+    It pulls by itself, for as many as it has free slots: the client's own pull loses a message that arrives while it is
+    being cancelled, which nobody would see until the lease runs out. Here it arrives in a buffer, and leaving gives the
+    buffer back.
     """
 
     def __init__(self, queue: _Queue, slots: int) -> None:
@@ -385,6 +409,8 @@ class _Deliveries:
         self._changed = Signal()
         self._arrived: deque[Msg] = deque()
         self._held: list[NatsDelivery] = []
+        self._expected = 0
+        """Messages asked for that have not come."""
         self._asked_until = 0.0
         self._subscription: Subscription
 
@@ -402,8 +428,8 @@ class _Deliveries:
             await delivery.nack()
 
     def ask_again(self) -> None:
-        """The request that lingered at the server is gone."""
-        self._asked_until = 0.0
+        """The requests that lingered at the server are gone."""
+        self._expected = 0
         self._changed.notify()
 
     def __aiter__(self) -> Self:
@@ -414,13 +440,12 @@ class _Deliveries:
             self._queue.bus.check_open(self._queue.queue)
             now = time.monotonic()
             self._held = [delivery for delivery in self._held if delivery.live]
+            await self._ask(now)
             if len(self._held) >= self._slots:
                 await self._changed.wait(min(d.until for d in self._held) - now)
             elif self._arrived:
                 if delivery := await self._take():
                     return delivery
-            elif now >= self._asked_until:
-                await self._ask(now)
             else:
                 await self._changed.wait(self._asked_until - now)
 
@@ -440,17 +465,29 @@ class _Deliveries:
         return NatsDelivery(self._queue, message, envelope, await self._queue.body(envelope), self._changed)
 
     async def _ask(self, now: float) -> None:
-        """One message, please; the request lingers at the server."""
+        """As many messages as there are free slots, please; the request lingers at the server."""
+        if now >= self._asked_until:
+            self._expected = 0
+        free = self._slots - len(self._held) - len(self._arrived) - self._expected
+        if free <= 0 or (self._expected and free * _PULLS < self._slots):
+            return
+        self._expected += free
         self._asked_until = now + _PULL_S + 1.0
-        request = json.dumps({"batch": 1, "expires": int(_PULL_S * 1e9)}).encode()
+        request = json.dumps({"batch": free, "expires": int(_PULL_S * 1e9)}).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._queue.names.stream}.{_CONSUMER}"
         await self._queue.bus.client.publish(subject, request, reply=self._inbox)
 
     async def _on_message(self, message: Msg) -> None:
-        """A message, or the server's word that the request has ended without one."""
-        if not (message.headers or {}).get("Status"):
+        """A message, or the server's word that a request has ended, with the number of messages it still wanted."""
+        headers = message.headers or {}
+        if not headers.get("Status"):
             self._arrived.append(message)
-        self.ask_again()
+            self._expected = max(0, self._expected - 1)
+        elif wanted := headers.get("Nats-Pending-Messages"):
+            self._expected = max(0, self._expected - int(wanted))
+        else:
+            self._asked_until = min(self._asked_until, time.monotonic() + _ROOM_S)  # refused: again in a while
+        self._changed.notify()
 
 
 async def _quiet(_: Exception) -> None:

@@ -1,8 +1,8 @@
 """The bus: named work queues with leases.
 
 Contract (one suite, `tests/runtime/bus/contract.py`, run by every implementation):
-- `publish` waits while the queue is full: back-pressure reaches the source. A key already queued, leased or settled
-  within the bus's lifetime is not queued a second time.
+- `publish` waits while the queue is full: back-pressure reaches the source. A key that is queued, leased or dead,
+  or was settled lately, is not queued a second time.
 - Each message goes to one consumer at a time, under a lease; `extend` renews it. A lease that runs out, a `nack`, and a
   consumer that leaves by cancellation all mean: delivered again, `attempt` one higher.
 - After `max_attempts` deliveries, or `reject`, the message becomes a dead letter with its reason. Dead letters are kept

@@ -37,7 +37,7 @@ class Names:
             raise ValueError(f"a queue's name is letters, digits, '-' and '_': {prefix!r}, {queue!r}")
         self.stream, self.dead_stream = f"{prefix}-{queue}", f"{prefix}-{queue}-dead"
         self.bodies = f"{prefix}-{queue}-bodies"
-        self.room = f"{prefix}-room.{queue}"
+        self.room, self.full = f"{prefix}-room.{queue}", f"{prefix}-full.{queue}"
         self._subject, self._dead = f"{prefix}.{queue}", f"{prefix}-dead.{queue}"
 
     def subject(self, token: str) -> str:

@@ -44,8 +44,15 @@ class Pipes:
 class Process:
     """A `Duplex` over a started process. One reader and one writer at a time."""
 
-    def __init__(self, sandbox_id: str, link: Link, pipes: Pipes, why_lost: Callable[[], Awaitable[str]]) -> None:
-        self._sandbox_id, self._link, self._why_lost = sandbox_id, link, why_lost
+    def __init__(
+        self,
+        sandbox_id: str,
+        link: Link,
+        pipes: Pipes,
+        why_lost: Callable[[], Awaitable[str]],
+        on_release: Callable[[Process], None],
+    ) -> None:
+        self._sandbox_id, self._link, self._why_lost, self._on_release = sandbox_id, link, why_lost, on_release
         self._stdin: int | None = pipes.stdin
         self._streams: dict[int, Stream] = {pipes.stdout: "out", pipes.stderr: "err"}
         self._wake = anyio.Event()
@@ -117,7 +124,7 @@ class Process:
         try:
             await self._wake.wait()
         finally:
-            for descriptor in watched:
+            for descriptor in self._streams.keys() & watched:  # the others were released meanwhile
                 loop.remove_reader(descriptor)
 
     async def _raise_if_lost(self) -> None:
@@ -147,6 +154,14 @@ class Process:
             with anyio.CancelScope(shield=True):
                 await self.kill()
         finally:
-            self.close_stdin()
-            while self._streams:
-                os.close(self._streams.popitem()[0])
+            self.release()
+
+    def release(self) -> None:
+        """Close its descriptors, whatever became of it. Idempotent."""
+        loop = asyncio.get_running_loop()
+        self.close_stdin()
+        while self._streams:
+            descriptor, _ = self._streams.popitem()
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self._on_release(self)

@@ -43,6 +43,8 @@ class NamespaceSandbox:
         self._ending = anyio.Lock()
         """Held while the sandbox is stopped, so that `freeze` and `remove` do not do it twice."""
         self._frozen = ""
+        self._processes: set[Process] = set()
+        """Those whose descriptors are open. Nobody need close a session of a sandbox that is gone."""
 
     @property
     def id(self) -> str:
@@ -75,7 +77,7 @@ class NamespaceSandbox:
         self._check()
         command = {"argv": list(argv), "env": dict(env), "cwd": cwd, "user": user}
         pipes = Pipes()
-        process = Process(self._id, self._link, pipes, self._reason)
+        process = Process(self._id, self._link, pipes, self._reason, self._processes.discard)
         try:
             fields = {"sandbox": self._id, "command": command}
             answer = await self._link.request("run", fields, pipes.theirs, watcher=process)
@@ -88,6 +90,7 @@ class NamespaceSandbox:
         finally:
             pipes.close_theirs()
         process.run = answer["id"]
+        self._processes.add(process)
         return process
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Process:
@@ -206,6 +209,8 @@ class NamespaceSandbox:
                 if not self._removed:
                     await self._remove()
                     self._removed = True
+                    for process in tuple(self._processes):
+                        process.release()
 
     async def _remove(self) -> None:
         if self._link.closed:  # the spawner died: its sandboxes with it, their leases and control groups not

@@ -471,6 +471,34 @@ async def test_the_watchdog_names_item_stage_and_limit(tmp_path: Path, monkeypat
         assert "waiting 'build'" in told["002"][1]
 
 
+async def test_an_item_that_infrastructure_fails_again_and_again_is_named_and_ends_as_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("runtime.runner.PULSE_S", 0.01)
+    told, tries = anyio.Event(), 0
+
+    async def away(message: Raw, _: object) -> list[Message]:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            await told.wait()
+        raise EngineFault("docker", "create", "no answer")
+
+    async with world(tmp_path) as w:
+        runner = w.runner(one_stage(away), Once([raw(1)]), patience_s=0.05)
+
+        def listen(event: RunEvent) -> None:
+            w.told.append(event)
+            if event.kind is Kind.STALLED and "2 attempts failed" in event.detail:
+                told.set()
+
+        runner._on_event = listen
+        await runner.run()
+        (letter,) = await w.store.dead_letters(RUN)
+        assert letter.reason == "gave_up: EngineFault: docker: create failed: no answer"
+        assert "the last: EngineFault: docker: create failed: no answer" in w.details(Kind.STALLED)[-1]
+
+
 async def test_a_resumed_run_with_another_source_is_refused(tmp_path: Path):
     async with world(tmp_path) as w:
         await w.runner(stages(), Refill(4)).run()

@@ -113,6 +113,20 @@ async def test_a_stall_ends_the_run_and_names_what_is_waited_for(tmp_path):
             await make_loop(tmp_path, pool, rollout=stuck, config=replace(CONFIG, patience_s=0.2)).run()
 
 
+async def test_episodes_that_all_end_for_nothing_are_a_stall_however_many_end(tmp_path):
+    async def refused(group, member):
+        await anyio.sleep(0.01)
+        return Missing(reason="gave_up: EngineFault")
+
+    async with make_pool() as pool:
+        config = replace(CONFIG, patience_s=0.2, epochs=1_000_000)
+        with (
+            anyio.fail_after(60),
+            pytest.raises(TrainingStalled, match=r"0.2 s: \d+ episodes without a reward \(gave_up: EngineFault\)"),
+        ):
+            await make_loop(tmp_path, pool, rollout=refused, config=config).run()
+
+
 async def test_a_drained_run_ends_with_a_checkpoint_after_the_update_in_work(tmp_path):
     async with make_pool() as pool:
         loop = make_loop(tmp_path, pool, on_step=lambda _: loop.drain())

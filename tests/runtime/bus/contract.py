@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import anyio
 import pytest
@@ -131,6 +132,19 @@ class BusContract:
                 with anyio.fail_after(PATIENCE_S):
                     await done.wait()
             assert published == [0, 1, 2, 3]
+
+    async def test_all_who_wait_for_room_get_it(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(capacity=2))
+            async with anyio.create_task_group() as group, bus.consume("work", slots=2) as deliveries:
+                for n in range(12):
+                    group.start_soon(partial(bus.publish, "work", b"", key=f"k{n}"))
+                got = set()
+                for _ in range(12):
+                    delivery = await take(deliveries)
+                    got.add(delivery.key)
+                    await delivery.ack()
+            assert got == {f"k{n}" for n in range(12)}
 
     async def test_a_nack_delivers_again_with_the_next_attempt(self):
         async with self.open() as bus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
@@ -20,6 +21,19 @@ class TestMemoryBus(BusContract):
 
     def open(self) -> AbstractAsyncContextManager[Bus]:
         return MemoryBus()
+
+
+def test_settled_keys_are_remembered_for_a_while_and_not_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("runtime.bus.memory.REMEMBERED", 3)
+    core = QueueCore("q", QueueOptions())
+    for number in range(10):
+        assert core.publish(f"k{number}", b"", 0.0)
+        lease = core.lease(1, 0.0)
+        assert lease is not None
+        assert core.ack(lease)
+    for number in range(10):
+        core.publish(f"k{number}", b"", 0.0)
+    assert core.state(0.0).ready == 7
 
 
 class CoreMachine(RuleBasedStateMachine):

@@ -14,32 +14,39 @@ from pathlib import Path
 from runtime.daemon.client import DaemonClient, require_client
 
 ROOT = Path(__file__).parents[3]
-_KIND = Path(__file__).with_name("loom_jobs.py")
 _PATIENCE_S = 60
 
 
-def site(directory: Path) -> Path:
-    """A directory for the path of Python that holds the kind `shop`, installed as other people's packages are."""
+def site(directory: Path, kind: Path) -> Path:
+    """A directory for the path of Python that holds a kind of job, installed as other people's packages are."""
     info = directory / "loom-1.0.dist-info"
     if not info.exists():
         info.mkdir(parents=True)
-        shutil.copy(_KIND, directory)
+        shutil.copy(kind, directory)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: loom\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[termloom.jobs]\nshop = loom_jobs:JOB\n")
+        (info / "entry_points.txt").write_text(f"[termloom.jobs]\n{kind.stem} = {kind.stem}:JOB\n")
     return directory
 
 
 class Process:
     """One `termloom` process that says a line when it is ready."""
 
-    def __init__(self, tmp_path: Path, *arguments: str, state: Path, ready: str) -> None:
+    kind = Path(__file__).with_name("loom_jobs.py")
+    sandbox = "namespace"
+    prelude = ""
+    """What its Python does first."""
+
+    def __init__(self, tmp_path: Path, *arguments: str, state: Path, ready: str, prefix: tuple[str, ...] = ()) -> None:
+        """`prefix`: what starts it."""
         environment = {name: value for name, value in os.environ.items() if name != "TERMLOOM_STATE"}
         self.lines: list[str] = []
         self._ready = threading.Event()
         self._child = subprocess.Popen(
-            [sys.executable, "-c", "from runtime.cli import main; main()", *arguments, "--sandbox", "namespace"],
+            [*prefix, sys.executable, "-c", f"{self.prelude}\nfrom runtime.cli import main; main()", *arguments,
+             "--sandbox", self.sandbox],
             cwd=ROOT, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            env={**environment, "PYTHONPATH": f"{ROOT}:{site(tmp_path / 'site')}", "TERMLOOM_STATE": str(state)},
+            env={**environment, "PYTHONPATH": f"{ROOT}:{site(tmp_path / 'site', self.kind)}",
+                 "TERMLOOM_STATE": str(state)},
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, args=(ready,))
         self._reader.start()
@@ -54,6 +61,10 @@ class Process:
             if ready in line:
                 self._ready.set()
         self._ready.set()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         self._child.send_signal(how)
@@ -95,8 +106,8 @@ class Daemon(Process):
 class WorkerProcess(Process):
     """`termloom work`."""
 
-    def __init__(self, tmp_path: Path, name: str, url: str) -> None:
-        super().__init__(tmp_path, "work", "--bus", url, state=tmp_path / name, ready="working for")
+    def __init__(self, tmp_path: Path, name: str, url: str, *, prefix: tuple[str, ...] = ()) -> None:
+        super().__init__(tmp_path, "work", "--bus", url, state=tmp_path / name, ready="working for", prefix=prefix)
 
 
 async def submit(client: DaemonClient, out: Path, **options: object) -> str:

@@ -175,6 +175,21 @@ async def test_descriptors_stay_flat_over_two_hundred_lifecycles(namespace_engin
     assert (descriptors("self"), descriptors(spawner)) == before
 
 
+async def test_a_session_that_nobody_closes_leaves_no_descriptor_once_its_sandbox_is_gone(namespace_engine):
+    async def lifecycle() -> None:
+        async with await namespace_engine.create(SandboxSpec(image=namespace_engine.images.base.id)) as sandbox:
+            session = await sandbox.open_session()
+            await namespace_engine.remove(sandbox.id)
+            with pytest.raises(SandboxLost):
+                await session.run("true")
+
+    await lifecycle()
+    before = descriptors("self")
+    for _ in range(5):
+        await lifecycle()
+    assert descriptors("self") == before
+
+
 async def test_an_idle_session_holds_three_descriptors_here_and_one_in_the_spawner(namespace_engine):
     spawner = namespace_engine._link._process.pid
     await (await namespace_engine.create(SandboxSpec(image=namespace_engine.images.base.id))).remove()

@@ -1,0 +1,61 @@
+"""A container engine of the test's own, which may be killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.machine import absent
+
+_SCRIPT = Path(__file__).parents[2] / "scripts" / "docker-engine.sh"
+
+
+class Dockerd:
+    """Started by the script that starts the test suite's engine, in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._environment = {**os.environ, "TERMLOOM_DOCKER_DIR": str(directory), "TERMLOOM_DOCKER_OWN": "1"}
+        self.url = f"unix://{directory}/docker.sock"
+
+    def start(self) -> None:
+        command = [_SCRIPT, "start"]
+        started = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        if started.returncode:
+            absent(f"no engine of its own: {started.stderr}")
+
+    def kill(self) -> None:
+        os.kill(int((self._directory / "dockerd.pid").read_text()), signal.SIGKILL)
+
+    def stop(self) -> None:
+        subprocess.run([_SCRIPT, "stop"], env=self._environment, check=True, capture_output=True)
+
+    def containers(self) -> list[str]:
+        return self._asked("ps", "--all", "--format", "{{.Names}}")
+
+    def networks(self) -> list[str]:
+        return sorted(self._asked("network", "ls", "--format", "{{.Name}}"))
+
+    def _asked(self, *arguments: str) -> list[str]:
+        asked = subprocess.run(["docker", "--host", self.url, *arguments], capture_output=True, text=True, check=True)
+        return asked.stdout.split()
+
+
+@contextmanager
+def own_dockerd() -> Iterator[Dockerd]:
+    if os.getuid() != 0:
+        absent("an engine of its own needs root")
+    directory = Path(tempfile.mkdtemp(prefix="drill-"))  # short: sockets lie deep below it
+    engine = Dockerd(directory)
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.stop()
+        shutil.rmtree(directory)
