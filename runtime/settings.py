@@ -200,6 +200,8 @@ class ChatSettings(Section):
     """Of one answer: tests and files of a task are one JSON object; longer ones are cut and get their repair turn."""
     deadline_s: PositiveFloat = 600.0
     """For one call with all its retries."""
+    attempt_timeout_s: PositiveFloat = 300.0
+    """For one try: long enough for a long reasoning answer. An endpoint that stalls is asked again after this time."""
     prices: dict[str, Price] = {}
     """By model name. A model without a price costs nothing in the ledger."""
     budget_tokens: PositiveInt | None = None

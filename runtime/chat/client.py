@@ -17,6 +17,7 @@ import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import quote
 
 import anyio
 import msgspec
@@ -29,7 +30,7 @@ from runtime.chat.budget import Budget, BudgetSettings
 from runtime.chat.concurrency import ConcurrencySettings, Controller, Gate, Slot
 from runtime.chat.faults import Diagnosis, diagnose_connection, diagnose_status
 from runtime.chat.ledger import CallLedger, MemoryLedger
-from runtime.chat.messages import PURPOSE_HEADER, ChatRequest, Completion
+from runtime.chat.messages import DRAW_HEADER, PURPOSE_HEADER, ChatRequest, Completion
 from runtime.errors import ChatError
 
 if TYPE_CHECKING:
@@ -233,7 +234,11 @@ class ChatClient:
                 messages=[{"role": m.role, "content": m.content} for m in request.messages],  # type: ignore[misc]
                 temperature=openai.omit if request.temperature is None else request.temperature,
                 extra_body={**self.settings.extra_body, self.settings.max_tokens_field: request.max_tokens},
-                extra_headers={"X-Request-Id": f"{key[:24]}-{attempt}", PURPOSE_HEADER: request.purpose},
+                extra_headers={
+                    "X-Request-Id": f"{key[:24]}-{attempt}",
+                    PURPOSE_HEADER: request.purpose,
+                    DRAW_HEADER: quote(request.nonce),
+                },
             )
             return read_completion(answer, prompt_estimate=request.prompt_estimate)
         except openai.APIStatusError as exc:
