@@ -48,5 +48,20 @@ def endpoint(*, tasks: int = 200, share: float = 0.2, seed: int = 0, folder: Pat
         anyio.run(partial(measure, folder or Path(fresh), tasks=tasks, share=share, seed=seed))
 
 
+@app.command
+def pipeline(*, tasks: int = 100, concurrency: int = 16, scale: float = 0.1, seed: int = 0) -> None:
+    """Generation with drawn model latencies: makespan against the bound, and against whole batches.
+
+    Args:
+        tasks: How many; the fewer, the more the end of the run weighs.
+        concurrency: Model calls at once.
+        scale: Latencies are this much shorter than the real ones.
+        seed: Of tasks and latencies.
+    """
+    from bench.pipeline import measure
+
+    anyio.run(partial(measure, tasks=tasks, concurrency=concurrency, scale=scale, seed=seed))
+
+
 if __name__ == "__main__":
     app()

@@ -193,7 +193,7 @@ class ChatClient:
         return diagnosis.error(self.base_url, reason, status=diagnosis.status)
 
     async def _try(self, request: ChatRequest, key: str, patience: _Patience) -> Completion:
-        async with self.gate.slot() as slot:
+        async with self.gate.slot(request.purpose) as slot:
             patience.queue_wait_s += slot.queue_wait_s
             worst = self.budget.cost(self.model, request.prompt_estimate, request.max_tokens)
             async with self.budget.hold(worst, purpose=request.purpose, endpoint=self.base_url) as hold:

@@ -49,9 +49,14 @@ class Seen:
     purpose: str
     draw: str
     """The nonce, percent-encoded."""
-    call: str
-    """Name of the call, the same for all its tries: the beginning of its key in the client's ledger."""
+    id: str
+    """Of this try: `<call>-<number of the try>`."""
     body: dict[str, Any]
+
+    @property
+    def call(self) -> str:
+        """Name of the call, the same for all its tries: the beginning of its key in the client's ledger."""
+        return self.id.rpartition("-")[0]
 
 
 class ScriptedServer(AsyncContextManagerMixin):
@@ -64,7 +69,7 @@ class ScriptedServer(AsyncContextManagerMixin):
         self.in_flight = 0
         self.max_in_flight = 0
         self._respond = responder(script)
-        self._latency_s = latency.sampler() if latency else (lambda: 0.0)
+        self._latency = latency
         self._port = port
         self._closing = anyio.Event()
 
@@ -97,12 +102,15 @@ class ScriptedServer(AsyncContextManagerMixin):
         self.calls[seen.purpose] += 1
         with self._counted():
             said = self._respond(seen.body, seen.number)
-            await self._pause(request, said.delay_s + self._latency_s())
+            await self._pause(request, said.delay_s + self._latency_s(seen))
             if isinstance(said, Fault):
                 return await self._fail(said, seen, request)
             if not await request.is_disconnected():
                 self.paid.append(seen)
             return JSONResponse(_completion(said, seen))
+
+    def _latency_s(self, seen: Seen) -> float:
+        return self._latency.of(seen.id or str(seen.number)) if self._latency else 0.0
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -152,7 +160,7 @@ def _seen(request: Request, number: int, body: dict[str, Any]) -> Seen:
         number=number,
         purpose=headers.get(PURPOSE_HEADER, ""),
         draw=headers.get(DRAW_HEADER, ""),
-        call=headers.get("X-Request-Id", "").rpartition("-")[0],
+        id=headers.get("X-Request-Id", ""),
         body=body,
     )
 
