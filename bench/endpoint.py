@@ -125,10 +125,17 @@ async def _kill(command: Sequence[str], log: Path, alarm: _Alarm, server: Script
     """Start the command and kill it at the alarm; how many calls were in flight then."""
     with log.open("wb") as output:
         async with await anyio.open_process(command, stdout=output, stderr=output) as process:
-            await alarm.rung.wait()
-            in_flight = server.in_flight
-            os.kill(process.pid, signal.SIGKILL)
-            assert await process.wait() == -signal.SIGKILL, "it ended before it could be killed"
+            async with anyio.create_task_group() as group:
+
+                async def give_up() -> None:
+                    code = await process.wait()
+                    assert alarm.rung.is_set(), f"it ended with {code} before it could be killed, see {log}"
+
+                group.start_soon(give_up)
+                await alarm.rung.wait()
+                in_flight = server.in_flight
+                os.kill(process.pid, signal.SIGKILL)
+            assert process.returncode == -signal.SIGKILL, f"it ended with {process.returncode}, see {log}"
     return in_flight
 
 

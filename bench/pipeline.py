@@ -126,6 +126,8 @@ class Measured:
     rejected: int
     tail_s: float
     """From the last moment at which every place was taken."""
+    busy: float
+    """Share of the places that were taken before that moment."""
 
 
 async def _run(arrange: Callable[[_Context, Store, Sequence[Sampled]], Awaitable[list[Message]]],
@@ -151,19 +153,23 @@ async def _run(arrange: Callable[[_Context, Store, Sequence[Sampled]], Awaitable
             ends = await arrange(context, store, items)
             ended = time.perf_counter()
     latencies = [latency.of(seen.id) for seen in server.requests]
+    flights = list(zip(script.came, latencies, strict=True))
+    full = _last_full(flights, concurrency, began)
+    taken_s = sum(min(at + took, full) - at for at, took in flights if at < full)
     return Measured(
         makespan_s=ended - began,
         latency_s=sum(latencies),
         calls=len(latencies),
         ended=len(ends),
         rejected=sum(isinstance(message, Rejected) for message in ends),
-        tail_s=ended - _last_full(script.came, latencies, concurrency, began),
+        tail_s=ended - full,
+        busy=taken_s / (concurrency * (full - began)) if full > began else 0.0,
     )
 
 
-def _last_full(came: Sequence[float], latencies: Sequence[float], places: int, began: float) -> float:
+def _last_full(flights: Sequence[tuple[float, float]], places: int, began: float) -> float:
     """The last moment at which `places` calls were in flight."""
-    changes = sorted([(at, 1) for at in came] + [(at + took, -1) for at, took in zip(came, latencies, strict=True)])
+    changes = sorted([(at, 1) for at, _ in flights] + [(at + took, -1) for at, took in flights])
     flying, last = 0, began
     for at, change in changes:
         if flying >= places:
@@ -223,7 +229,9 @@ async def measure(*, tasks: int, concurrency: int, scale: float, seed: int) -> N
         f"{tasks} tasks, {concurrency} model calls at once, latency log-normal, median {MEDIAN_S:g} s, p95 {P95_S:g} s,"
         f" time scaled by {scale:g}; sandboxes answer at once"
     )
-    print("arrangement    calls   certified   bound s   makespan s   over bound   tail s   (seconds, unscaled)")
+    print(
+        "arrangement    calls   certified   bound s   makespan s   over bound   busy %   tail s   (seconds, unscaled)"
+    )
     results = {}
     for name, arrange in (("pipeline", _pipelined), ("whole batches", _in_batches)):
         got = await _run(arrange, tasks=tasks, concurrency=concurrency, scale=scale, seed=seed)
@@ -231,7 +239,7 @@ async def measure(*, tasks: int, concurrency: int, scale: float, seed: int) -> N
         bound = got.latency_s / concurrency
         print(
             f"{name:13} {got.calls:6} {got.ended - got.rejected:11} {bound / scale:9.0f} {got.makespan_s / scale:12.0f}"
-            f" {got.makespan_s / bound:12.3f} {got.tail_s / scale:8.0f}",
+            f" {got.makespan_s / bound:12.3f} {100 * got.busy:8.1f} {got.tail_s / scale:8.0f}",
             flush=True,
         )
     pipeline, batches = results["pipeline"], results["whole batches"]
