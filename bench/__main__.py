@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -69,6 +70,36 @@ def workers(
     from bench.workers import measure
 
     anyio.run(partial(measure, workers=workers, messages=messages, slots=slots, wait_s=wait_s))
+
+
+def endpoint(*, tasks: int = 200, share: float = 0.2, seed: int = 0, folder: Path | None = None) -> None:
+    """Generation against an endpoint that misbehaves, killed in the middle: nothing is lost, nothing paid twice.
+
+    Args:
+        tasks: Candidates admitted.
+        share: Calls that misbehave.
+        seed: Of the misbehaviour and the latencies.
+        folder: Where output and state go; a temporary directory by default.
+    """
+    from bench.endpoint import measure
+
+    with tempfile.TemporaryDirectory(prefix="termloom-bench-") as fresh:
+        anyio.run(partial(measure, folder or Path(fresh), tasks=tasks, share=share, seed=seed))
+
+
+@app.command
+def pipeline(*, tasks: int = 100, concurrency: int = 16, scale: float = 0.1, seed: int = 0) -> None:
+    """Generation with drawn model latencies: makespan against the bound, and against whole batches.
+
+    Args:
+        tasks: How many; the fewer, the more the end of the run weighs.
+        concurrency: Model calls at once.
+        scale: Latencies are this much shorter than the real ones.
+        seed: Of tasks and latencies.
+    """
+    from bench.pipeline import measure
+
+    anyio.run(partial(measure, tasks=tasks, concurrency=concurrency, scale=scale, seed=seed))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,15 @@ class AttemptRecord(Part):
     commands: int
 
 
+class BandRecord(Part):
+    """What the task's difficulty band rests on, where it is not the author's own attempts."""
+
+    policy: str
+    attempts: int
+    """Graded ones, as many as it took to decide."""
+    passed: int
+
+
 class Checks(Part):
     """What was shown, each in fresh sandboxes without a network."""
 
@@ -83,7 +92,8 @@ class Certificate(Part):
     checks: Checks
     attempts: tuple[AttemptRecord, ...]
     pass_rate: float
-    """Share of the graded attempts that passed."""
+    """Share of the graded attempts that passed. With a difficulty band attempts end when it has decided."""
+    band: BandRecord | None = None
     files: dict[str, str]
     """`<mode> <sha256>` by path, for every file but this one."""
 
@@ -107,6 +117,7 @@ def issue(
     attempts: tuple[Attempt, ...],
     players: str,
     prompts: dict[str, str],
+    band: BandRecord | None = None,
 ) -> Certificate:
     """Write down what was checked."""
     return Certificate(
@@ -122,6 +133,7 @@ def issue(
             for a in attempts
         ),
         pass_rate=pass_rate(attempts),
+        band=band,
         files=file_hashes(task),
     )
 

@@ -27,10 +27,13 @@ async def generate(
     model: str | None = None,
     attempts: int | None = None,
     band: str | None = None,
+    band_base_url: str | None = None,
+    band_model: str | None = None,
     overlap: Path | None = None,
     level: Annotated[list[int] | None, Parameter(negative="")] = None,
     category: Annotated[list[str] | None, Parameter(negative="")] = None,
     family: Annotated[list[str] | None, Parameter(negative="")] = None,
+    quotas: Path | None = None,
     style: Literal["exact", "conversational", "brief", "vague", "terse"] | None = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
     common: Common = Common(),
@@ -46,11 +49,14 @@ async def generate(
         base_url: The chat endpoint.
         model: The chat endpoint's model.
         attempts: Solving attempts per task at most.
-        band: Only tasks with a pass rate in this band, as 1/8..7/8; all attempts are then made.
+        band: Only tasks with a pass rate in this band, as 1/8..7/8, over all attempts; they end once that is certain.
+        band_base_url: The endpoint of the policy that the band is about. Without it, the author's solver.
+        band_model: That policy's model.
         overlap: Word n-grams of benchmarks, one a line, that no task may hold.
         level: Only tasks of this level, 1 to 10; may be repeated.
         category: Only tasks of this category; may be repeated.
         family: Only tasks of this task family; may be repeated.
+        quotas: TOML file of [[quotas]]: count, and any of category, complexity, tier; the rest is drawn freely.
         style: How instructions are worded; `terse` is one short sentence a job, for small policies.
         resume: Go on with the run that writes into --out.
     """
@@ -64,10 +70,13 @@ async def generate(
         "generate.levels": None if level is None else json.dumps(level),
         "generate.categories": None if category is None else json.dumps(category),
         "generate.families": None if family is None else json.dumps(family),
+        "generate.quotas": _quotas(quotas),
         "generate.style": style,
         "sandbox.engine": sandbox,
         "chat.base_url": base_url,
         "chat.model": model,
+        "band.base_url": band_base_url,
+        "band.model": band_model,
     }
     settings = common.settings(options=given)
     if common.dry_run:
@@ -191,17 +200,28 @@ async def verify(*directories: Path, common: Common = Common()) -> int:
     return show_verification(problems, as_json=common.json)
 
 
-async def taxonomy(*, tasks: Path | None = None, common: Common = Common()) -> int:
+async def taxonomy(*, tasks: Path | None = None, quotas: Path | None = None, common: Common = Common()) -> int:
     """Show what tasks can be about, and how a folder of tasks covers it.
 
     Args:
         tasks: A folder of task directories.
+        quotas: TOML file of [[quotas]] to hold the tasks against; by default those of the settings.
     """
+    settings = common.settings(options={"generate.quotas": _quotas(quotas)})
     if common.dry_run:
-        return common.show(common.settings())
+        return common.show(settings)
     from generators.report import show_taxonomy
 
-    return show_taxonomy(tasks, as_json=common.json)
+    return show_taxonomy(tasks, settings.generate.quotas, as_json=common.json)
+
+
+def _quotas(path: Path | None) -> str | None:
+    """A quota file as the setting that it stands for. Raises: UserError."""
+    if path is None:
+        return None
+    from generators.quota import load_quotas
+
+    return json.dumps([quota.model_dump() for quota in load_quotas(path)])
 
 
 def say(line: str) -> None:

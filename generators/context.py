@@ -20,7 +20,7 @@ import anyio
 
 from generators.images import HeldImages
 from generators.messages import Environment
-from generators.roles import Cast, Played
+from generators.roles import Cast, Played, Solver
 from runtime.limits import Limits as NamedLimits
 from runtime.settings import GenerateSettings
 from runtime.stage import RetryLater
@@ -47,6 +47,9 @@ class Players:
     """`procedural`, or `chat:<model>`."""
     prompts: dict[str, str] = field(default_factory=dict)
     """Version of each prompt template."""
+    measured: Solver | None = None
+    """The policy whose pass rate the difficulty band is about; None: the cast's own solver."""
+    measured_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,6 +143,8 @@ class Solved(Message, frozen=True, kw_only=True, tag=True):
     attempts: tuple[Attempt, ...]
     reference: Reference
     """The known reference (procedural) or the shortest successful attempt (chat)."""
+    measured: tuple[Attempt, ...] = ()
+    """Attempts of the policy that the difficulty band is about, where that is not the author's solver."""
 
 
 class Certified(Message, frozen=True, kw_only=True, tag=True):

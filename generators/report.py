@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from generators.outdir import RunPlace
+from generators.quota import filled
 from generators.summary import Summary
 from generators.taxonomy import Taxonomy, load_taxonomy
 from runtime.errors import TaskInvalid
 from runtime.progress import table
 from runtime.runner import RunResult
+from runtime.settings import Quota
 from runtime.task import read_task
 
 _HASH_CHARS = 12
@@ -51,26 +53,37 @@ def show_verification(problems: Mapping[Path, Sequence[str]], *, as_json: bool) 
     return 1 if bad else 0
 
 
-def show_taxonomy(tasks: Path | None, *, as_json: bool) -> int:
-    """The axes, with the number of tasks in each category when a folder is given."""
+def show_taxonomy(tasks: Path | None, quotas: Sequence[Quota], *, as_json: bool) -> int:
+    """The axes, and with a folder of tasks how many there are of each category and quota.
+
+    1 when a task cannot be read or a quota is not filled.
+    """
     taxonomy = load_taxonomy()
-    counts, unreadable = _coverage(tasks) if tasks else (Counter[str](), list[str]())
+    found, unreadable = _metadata(tasks) if tasks else ([], [])
+    counts = Counter(str(metadata.get("category", "(none)")) for metadata in found)
+    coverage = filled(quotas, found)
+    code = 1 if unreadable or (tasks and any(there < wanted for _, wanted, there in coverage)) else 0
     if as_json:
-        _write_json({"kind": "result", **msgspec.to_builtins(taxonomy), "tasks": dict(sorted(counts.items()))})
-        return 1 if unreadable else 0
+        against = [{"cell": cell, "wanted": wanted, "tasks": there} for cell, wanted, there in coverage]
+        shown = {**msgspec.to_builtins(taxonomy), "tasks": dict(sorted(counts.items())), "quotas": against}
+        _write_json({"kind": "result", **shown})
+        return code
     rows = [
         (c.name, c.area, str(taxonomy.tier_of(c.area)), ", ".join(c.tools), str(counts[c.name]) if tasks else "")
         for c in taxonomy.categories
     ]
     _print(("category", "area", "tier", "tool groups", "tasks"), rows)
     _print(("complexity", "levels"), [(c.name, ", ".join(map(str, c.levels))) for c in taxonomy.complexities])
+    if quotas:
+        cells = [(cell, str(wanted), str(there) if tasks else "") for cell, wanted, there in coverage]
+        _print(("quota", "wanted", "tasks"), cells)
     _write_line(_sizes(taxonomy))
     if tasks:
         covered = sum(counts[category.name] > 0 for category in taxonomy.categories)
         _write_line(f"{counts.total()} tasks cover {covered} of {len(taxonomy.categories)} categories")
     for line in unreadable:
         _write_line(line)
-    return 1 if unreadable else 0
+    return code
 
 
 def _yield_rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -92,14 +105,15 @@ def _verdict(summary: Summary, result: RunResult, place: RunPlace) -> str:
     return got
 
 
-def _coverage(folder: Path) -> tuple[Counter[str], list[str]]:
-    counts, unreadable = Counter[str](), list[str]()
+def _metadata(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The metadata of each task of a folder, and what speaks against those that cannot be read."""
+    found, unreadable = list[dict[str, Any]](), list[str]()
     for directory in sorted(path.parent for path in folder.glob("*/task.toml")):
         try:
-            counts[str(read_task(directory).config.metadata.get("category", "(none)"))] += 1
+            found.append(dict(read_task(directory).config.metadata))
         except TaskInvalid as invalid:
             unreadable.append(str(invalid))
-    return counts, unreadable
+    return found, unreadable
 
 
 def _sizes(taxonomy: Taxonomy) -> str:

@@ -6,8 +6,9 @@ goes on with the settings it began with.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 import anyio.to_thread
@@ -16,6 +17,7 @@ from generators.band import Band
 from generators.context import GenerationContext, Players
 from generators.dedupe import Overlap
 from generators.outdir import RunPlace, write_manifest
+from generators.quota import cells
 from generators.stages import STAGES
 from generators.stages.sample import CandidateSource
 from generators.summary import Summary, summarise
@@ -98,11 +100,25 @@ async def run_generation(
 def check(settings: Settings) -> None:
     """Refuse what cannot be run before anything is begun. Raises: UserError."""
     candidate_source(settings.generate, "check").start()
-    Band.parse(settings.generate.band)
     if settings.generate.author == "chat":
         from runtime.chat.endpoint import require_endpoint
 
         require_endpoint(settings.chat, otherwise="use --author procedural")
+    _check_band(settings)
+
+
+def _check_band(settings: Settings) -> None:
+    """Raises: UserError for a policy without a band or without an address."""
+    Band.parse(settings.generate.band)
+    policy = settings.band
+    if not policy.model and not policy.base_url:
+        return
+    if not settings.generate.band:
+        raise UserError("--band-model", "measures nothing without a band", "Give --band, as 1/8..7/8")
+    for name in ("base_url", "model"):
+        if not getattr(policy, name):
+            option = f"--band-{name.replace('_', '-')}"
+            raise UserError(f"band.{name}", "is not set", f"Give {option}")
 
 
 def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
@@ -110,11 +126,16 @@ def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource
     return CandidateSource(
         taxonomy=load_taxonomy(),
         seed=settings.seed,
-        count=settings.count,
-        candidates=settings.count * settings.candidates_per_task,
+        cells=cells(
+            load_taxonomy(),
+            settings.quotas,
+            seed=settings.seed,
+            count=settings.count,
+            candidates_per_task=settings.candidates_per_task,
+            categories=_categories(settings),
+            levels=settings.levels,
+        ),
         run_id=run_id,
-        categories=_categories(settings),
-        levels=settings.levels,
         style=settings.style,
         families=settings.families,
         overlap=Overlap.load(settings.overlap) if settings.overlap else None,
@@ -154,25 +175,38 @@ def recorded_settings(section: str, now: Recorded, recorded: str, given: Collect
 
 @asynccontextmanager
 async def open_players(ours: GenerateSettings, settings: Settings, store: Store) -> AsyncIterator[Players]:
-    """The cast that the settings name."""
+    """The cast that the settings name, and the policy that the difficulty band is about."""
+    async with AsyncExitStack() as clients:
+        players = await _author(ours, settings, store, clients)
+        if settings.band.model:
+            from generators.chat.players import measured_solver
+            from runtime.chat.endpoint import open_client
+
+            client = await clients.enter_async_context(open_client(settings.band, store, most=settings.limits.chat))
+            solver = measured_solver(client, temperature=settings.band.temperature)
+            players = dataclasses.replace(players, measured=solver, measured_name=client.model)
+        yield players
+
+
+async def _author(ours: GenerateSettings, settings: Settings, store: Store, clients: AsyncExitStack) -> Players:
     if ours.author == "procedural":
         from generators.procedural.players import procedural_cast
 
-        yield Players(cast=procedural_cast(), name="procedural")
-        return
+        return Players(cast=procedural_cast(), name="procedural")
     from generators.chat.players import chat_cast, prompt_versions
     from runtime.chat.endpoint import open_client
 
     chat = settings.chat
-    async with open_client(chat, store, most=settings.limits.chat) as client:
-        cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens)
-        yield Players(cast=cast, name=f"chat:{client.model}", prompts=prompt_versions())
+    client = await clients.enter_async_context(open_client(chat, store, most=settings.limits.chat))
+    cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens)
+    return Players(cast=cast, name=f"chat:{client.model}", prompts=prompt_versions())
 
 
 def _manifest(settings: GenerateSettings, players: Players, summary: Summary) -> dict[str, object]:
     return {
         "seed": settings.seed,
         "count": settings.count,
+        "quotas": [quota.model_dump() for quota in settings.quotas],
         "author": players.name,
         "taxonomy": load_taxonomy().version,
         "tasks": [

@@ -109,6 +109,15 @@ class PathSettings(Section):
     """What can be made again: images, builds."""
 
 
+class Quota(Section):
+    """So many tasks of one cell; what is left empty may be anything."""
+
+    category: str = ""
+    complexity: str = ""
+    tier: Annotated[int, Field(ge=0)] = 0
+    count: PositiveInt
+
+
 class GenerateSettings(Section):
     count: PositiveInt = 12
     seed: int = 0
@@ -133,12 +142,17 @@ class GenerateSettings(Section):
     """Empty: all."""
     levels: tuple[int, ...] = ()
     """Empty: all, 1 to 10."""
+    quotas: tuple[Quota, ...] = ()
+    """Tasks wanted of each cell of the taxonomy; what they leave of `count` is drawn freely."""
     families: tuple[str, ...] = ()
     """Task families of the procedural author. Empty: all that suit the style."""
     style: Literal["", "exact", "conversational", "brief", "vague", "terse"] = ""
     """Of the instructions. Empty: each task draws its own, any but `terse`."""
     band: str = ""
     """Lowest and highest pass rate of a task, as `1/8..7/8`; empty: above 0. What always succeeds teaches nothing."""
+    band_confidence: Annotated[float, Field(gt=0.5, le=1.0)] = 1.0
+    """Attempts end once the band's decision over all of them is this probable. 1: once it is certain; 0.95 saves more
+    attempts and errs now and then near the band's ends."""
     overlap: Path | None = None
     """Word n-grams of benchmarks, one a line, that no task may hold."""
 
@@ -200,6 +214,8 @@ class ChatSettings(Section):
     """Of one answer: tests and files of a task are one JSON object; longer ones are cut and get their repair turn."""
     deadline_s: PositiveFloat = 600.0
     """For one call with all its retries."""
+    attempt_timeout_s: PositiveFloat = 300.0
+    """For one try: long enough for a long reasoning answer. An endpoint that stalls is asked again after this time."""
     prices: dict[str, Price] = {}
     """By model name. A model without a price costs nothing in the ledger."""
     budget_tokens: PositiveInt | None = None
@@ -236,6 +252,8 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     paths: PathSettings = Field(default_factory=PathSettings)
     chat: ChatSettings = ChatSettings()
+    band: ChatSettings = ChatSettings()
+    """The policy whose pass rate `generate.band` is about. Without a model: the author's solver."""
     generate: GenerateSettings = GenerateSettings()
     synthesize: SynthesizeSettings = SynthesizeSettings()
     export: ExportSettings = ExportSettings()

@@ -152,15 +152,15 @@ class ChatJudge:
 
 
 class ChatSolver:
-    """Plays episodes in the agent loop that rollouts and evaluation use."""
+    """Plays episodes in the agent loop that rollouts and evaluation use. `purpose` tells author and policy apart."""
 
-    def __init__(self, client: Completer, settings: AgentSettings) -> None:
-        self._client, self._settings = client, settings
+    def __init__(self, client: Completer, settings: AgentSettings, *, purpose: str = "solve") -> None:
+        self._client, self._settings, self._purpose = client, settings, purpose
 
     async def solve(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox, *, attempt: int) -> Played:
-        key = f"{blueprint.seed}/solve/{attempt}"
+        key = f"{blueprint.seed}/{self._purpose}/{attempt}"
         return await _episode(
-            self._client, "solve", sandbox, instruction=draft.instruction, settings=self._settings, key=key
+            self._client, self._purpose, sandbox, instruction=draft.instruction, settings=self._settings, key=key
         )
 
     def reference(self, blueprint: Blueprint) -> Reference | None:
@@ -182,7 +182,7 @@ class ChatCheater:
 def chat_cast(client: Completer, *, temperature: float | None = None, max_tokens: int = 8192) -> Cast:
     """A full cast of chat players on one endpoint; `temperature` and `max_tokens` are those of the `chat` settings."""
     asker = Asker(client=client, temperature=temperature, max_tokens=max_tokens)
-    playing = SOLVE if temperature is None else SOLVE.model_copy(update={"temperature": temperature})
+    playing = _playing(temperature)
     return Cast(
         drafter=ChatDrafter(asker),
         reviewer=ChatReviewer(asker),
@@ -192,6 +192,15 @@ def chat_cast(client: Completer, *, temperature: float | None = None, max_tokens
         solver=ChatSolver(client, playing),
         cheater=ChatCheater(client, playing),
     )
+
+
+def measured_solver(client: Completer, *, temperature: float | None = None) -> ChatSolver:
+    """A policy whose pass rate is to be known."""
+    return ChatSolver(client, _playing(temperature), purpose="measure")
+
+
+def _playing(temperature: float | None) -> AgentSettings:
+    return SOLVE if temperature is None else SOLVE.model_copy(update={"temperature": temperature})
 
 
 def prompt_versions() -> dict[str, str]:

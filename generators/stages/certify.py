@@ -9,7 +9,8 @@ from __future__ import annotations
 import anyio
 
 from generators.assemble import assemble
-from generators.certificate import Checks, commands_digest, issue
+from generators.band import passes
+from generators.certificate import BandRecord, Checks, commands_digest, issue
 from generators.context import GenerationContext
 from generators.handling import UnfitError, handles
 from generators.messages import Certified, Solved
@@ -67,9 +68,15 @@ async def certify(message: Solved, context: GenerationContext) -> Message:
         attempts=message.attempts,
         players=players.name,
         prompts=players.prompts,
+        band=_band(message, players.measured_name),
     )
     await context.images.release(context.engine, message.item)
     return Certified(item=message.item, run_id=message.run_id, solved=message, certificate=certificate.encode())
+
+
+def _band(message: Solved, policy: str) -> BandRecord | None:
+    graded = [attempt for attempt in message.measured if attempt.reward is not None]
+    return BandRecord(policy=policy, attempts=len(graded), passed=passes(graded)) if graded else None
 
 
 def _counted_runs(message: Solved) -> int:

@@ -1,8 +1,9 @@
 """sample: where the candidates come from, and which of them become the task set.
 
-`count` candidates are admitted, then one more for each that is rejected, up to `candidates` in all. The set is decided
-in the order of the indices, whatever order the candidates finish in: a certified candidate is taken unless it is a near
-duplicate of one taken before it or overlaps a benchmark. So seed, count and settings alone decide what is published.
+Each cell (`generators.quota`; without quotas there is one) admits as many candidates as tasks are wanted from it, then
+one more for each that is rejected, up to its bound. The set is decided cell by cell and in each in the order of the
+indices, whatever order the candidates finish in: a certified candidate is taken unless it is a near duplicate of one
+taken before it or overlaps a benchmark. So seed, count and settings alone decide what is published.
 
 The decision is the source's because only the source sees every item's end, once and recorded: a resumed run decides
 again what was decided before.
@@ -10,13 +11,32 @@ again what was decided before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from generators.dedupe import THRESHOLD, Overlap, Sketch, similarity, sketch_task
 from generators.messages import Certified, Sampled, Selected
+from generators.quota import Cell
 from generators.taxonomy import Taxonomy
 from runtime.stage import Message, Rejected
+
+
+class _Field:
+    """The candidates of one cell."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.admitted = 0
+        self.taken = 0
+        self.next = 0
+        """Index of the first candidate that is not decided."""
+        self.ended: dict[int, Certified | None] = {}
+        """Candidates that came to an end and wait for those before them; None = rejected."""
+
+    @property
+    def decided(self) -> bool:
+        """Nothing more can come of this cell."""
+        return self.next == self.admitted
 
 
 class CandidateSource:
@@ -27,68 +47,79 @@ class CandidateSource:
         *,
         taxonomy: Taxonomy,
         seed: int,
-        count: int,
-        candidates: int,
+        cells: Sequence[Cell],
         run_id: str,
-        categories: Collection[str] = (),
-        levels: Collection[int] = (),
         style: str = "",
         families: tuple[str, ...] = (),
         overlap: Overlap | None = None,
     ) -> None:
-        self._draw = partial(taxonomy.draw, categories=categories, levels=levels, style=style, families=families)
-        self._seed, self._count, self._candidates, self._run_id = seed, count, candidates, run_id
+        self._draw = partial(taxonomy.draw, style=style, families=families)
+        self._seed, self._run_id = seed, run_id
+        self._fields = [_Field(cell) for cell in cells]
         self._overlap = overlap or Overlap()
-        self._index: dict[str, int] = {}
-        """Index of each admitted item."""
-        self._ended: dict[int, Certified | None] = {}
-        """Candidates that came to an end and wait for those before them; None = rejected."""
-        self._next = 0
+        self._place: dict[str, tuple[_Field, int]] = {}
+        """Cell and index of each admitted item."""
         self._taken: list[tuple[str, Sketch]] = []
         self.screened: list[Rejected] = []
         """Certified candidates that were not taken."""
 
     def start(self) -> Sequence[Message]:
-        return [self._sample() for _ in range(min(self._count, self._candidates))]
+        return [self._sample(field) for field in self._fields for _ in range(min(field.cell.wanted, field.cell.bound))]
 
     def settled(self, message: Message) -> Sequence[Message]:
-        if message.item not in self._index:
+        if message.item not in self._place:
             return self._late(message)
+        field, index = self._place[message.item]
         certified = message if isinstance(message, Certified) else None
-        self._ended[self._index[message.item]] = certified
-        admitted: list[Message] = [] if certified else self._replace()
-        while self._next in self._ended:
-            candidate = self._ended.pop(self._next)
-            self._next += 1
+        field.ended[index] = certified
+        admitted: list[Message] = [] if certified else self._replace(field)
+        for undecided in self._fields:
+            admitted += self._decide_on(undecided)
+            if not undecided.decided:
+                break
+        return admitted
+
+    def _decide_on(self, field: _Field) -> list[Message]:
+        """Decide as far as the candidates before have ended."""
+        admitted: list[Message] = []
+        while field.next in field.ended:
+            candidate = field.ended.pop(field.next)
+            field.next += 1
             if candidate is not None:
-                admitted += self._decide(candidate)
+                admitted += self._decide(candidate, field)
         return admitted
 
     def _late(self, message: Message) -> Sequence[Message]:
         """A task was written; or a candidate that had been given up was requeued: it fills a gap that is left."""
-        gap = len(self._taken) + len(self._index) - self._next < self._count
-        return self._decide(message) if gap and isinstance(message, Certified) else ()
+        field, _ = self._place.get(message.item.partition("-r")[0], (None, 0))
+        if field is None or not isinstance(message, Certified):
+            return ()
+        gap = field.taken + field.admitted - field.next < field.cell.wanted
+        return self._decide(message, field) if gap else ()
 
-    def _sample(self) -> Sampled:
-        index = len(self._index)
-        item = f"{self._seed}-{index:05d}"
-        self._index[item] = index
-        return Sampled(item=item, run_id=self._run_id, blueprint=self._draw(self._seed, index))
+    def _sample(self, field: _Field) -> Sampled:
+        cell, index = field.cell, field.admitted
+        item = "-".join(filter(None, (str(self._seed), cell.label, f"{index:05d}")))
+        field.admitted += 1
+        self._place[item] = field, index
+        blueprint = self._draw(cell.seed, index, categories=cell.categories, levels=cell.levels)
+        return Sampled(item=item, run_id=self._run_id, blueprint=blueprint)
 
-    def _replace(self) -> list[Message]:
-        return [self._sample()] if len(self._index) < self._candidates else []
+    def _replace(self, field: _Field) -> list[Message]:
+        return [self._sample(field)] if field.admitted < field.cell.bound else []
 
-    def _decide(self, certified: Certified) -> list[Message]:
+    def _decide(self, certified: Certified, field: _Field) -> list[Message]:
         examined = certified.solved.examined
         sketch = sketch_task(examined.draft, examined.environment, certified.solved.reference)
         reason, detail = self._objection(certified, sketch)
         if not reason:
+            field.taken += 1
             self._taken.append((certified.item, sketch))
             return [Selected(item=f"{certified.item}-publish", run_id=self._run_id, certified=certified)]
         self.screened.append(
             Rejected(item=certified.item, run_id=self._run_id, stage="publish", reason=reason, detail=detail)
         )
-        return self._replace()
+        return self._replace(field)
 
     def _objection(self, certified: Certified, sketch: Sketch) -> tuple[str, str]:
         solved = certified.solved

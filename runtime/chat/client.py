@@ -17,6 +17,7 @@ import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import quote
 
 import anyio
 import msgspec
@@ -29,7 +30,7 @@ from runtime.chat.budget import Budget, BudgetSettings
 from runtime.chat.concurrency import ConcurrencySettings, Controller, Gate, Slot
 from runtime.chat.faults import Diagnosis, diagnose_connection, diagnose_status
 from runtime.chat.ledger import CallLedger, MemoryLedger
-from runtime.chat.messages import PURPOSE_HEADER, ChatRequest, Completion
+from runtime.chat.messages import DRAW_HEADER, PURPOSE_HEADER, ChatRequest, Completion
 from runtime.errors import ChatError
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 _LEDGER_GRACE_S = 5.0
 """How long a cancelled call may go on to write down what was paid."""
+
+_HEAD_TOKENS = 100
+"""The time before an answer's first token, in tokens: else short answers would pass for slow ones."""
 
 log = structlog.get_logger()
 
@@ -192,16 +196,21 @@ class ChatClient:
         return diagnosis.error(self.base_url, reason, status=diagnosis.status)
 
     async def _try(self, request: ChatRequest, key: str, patience: _Patience) -> Completion:
-        async with self.gate.slot() as slot:
+        completion, cost_usd = await self._admitted(request, key, patience)
+        if completion.finish != "abort":  # the place at the endpoint is free by now: the ledger's disk is ours
+            with anyio.move_on_after(_LEDGER_GRACE_S, shield=True):
+                await self.ledger.put(key, completion, purpose=request.purpose, cost_usd=cost_usd)
+        return completion
+
+    async def _admitted(self, request: ChatRequest, key: str, patience: _Patience) -> tuple[Completion, float]:
+        """One exchange within gate and budget, and what it cost. Nothing is awaited once the answer is there."""
+        async with self.gate.slot(request.purpose) as slot:
             patience.queue_wait_s += slot.queue_wait_s
             worst = self.budget.cost(self.model, request.prompt_estimate, request.max_tokens)
             async with self.budget.hold(worst, purpose=request.purpose, endpoint=self.base_url) as hold:
                 completion = await self._send(request, key, patience, slot)
                 hold.actual = self.budget.cost(self.model, completion.prompt_tokens, completion.completion_tokens)
-            if completion.finish != "abort":
-                with anyio.move_on_after(_LEDGER_GRACE_S, shield=True):
-                    await self.ledger.put(key, completion, purpose=request.purpose, cost_usd=hold.actual.usd)
-            return completion
+            return completion, hold.actual.usd
 
     async def _send(self, request: ChatRequest, key: str, patience: _Patience, slot: Slot) -> Completion:
         """One HTTP exchange, timed. Raises: _TryFailedError."""
@@ -219,7 +228,7 @@ class ChatClient:
         finally:
             took_s = anyio.current_time() - began
             patience.used_s += took_s
-        slot.went_well(took_s / max(1, completion.completion_tokens))
+        slot.went_well(took_s / (_HEAD_TOKENS + completion.completion_tokens))
         return _timed(completion, patience)
 
     async def _post(self, request: ChatRequest, key: str, attempt: int) -> Completion:
@@ -233,7 +242,11 @@ class ChatClient:
                 messages=[{"role": m.role, "content": m.content} for m in request.messages],  # type: ignore[misc]
                 temperature=openai.omit if request.temperature is None else request.temperature,
                 extra_body={**self.settings.extra_body, self.settings.max_tokens_field: request.max_tokens},
-                extra_headers={"X-Request-Id": f"{key[:24]}-{attempt}", PURPOSE_HEADER: request.purpose},
+                extra_headers={
+                    "X-Request-Id": f"{key[:24]}-{attempt}",
+                    PURPOSE_HEADER: request.purpose,
+                    DRAW_HEADER: quote(request.nonce),
+                },
             )
             return read_completion(answer, prompt_estimate=request.prompt_estimate)
         except openai.APIStatusError as exc:

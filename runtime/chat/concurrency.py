@@ -4,6 +4,8 @@ Invariants:
 - `Controller` is a pure state machine: no clock, no event loop. `floor <= limit <= cap` always.
 - A call that started before the last cut cannot cut again: one overload is answered once, however many calls felt it.
 - The limit grows only while it is what holds calls back.
+- Slowness is judged among calls of one kind, by two windows in a row: latencies have long tails, and a run that goes
+  over from long answers to short ones has not become slower.
 - The gate admits first come, first served, in constant time, and never admits more than the limit. The HTTP pool behind
   it is as large as the cap, so nothing ever queues there.
 """
@@ -12,10 +14,10 @@ from __future__ import annotations
 
 import enum
 import statistics
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -38,9 +40,10 @@ class ConcurrencySettings(BaseModel):
     slow_factor: float = Field(default=0.8, gt=0, lt=1)
     """What is left after answers became slow: gentler, because slowness is weaker evidence."""
     slow_tolerance: float = Field(default=2.0, gt=1)
-    """Slow means: the median pace of a window is this many times the best one seen."""
-    window: int = Field(default=16, ge=1)
-    """Paces in a window, at least; a limit above it makes longer windows."""
+    """Slow means: the median pace of two windows in a row is this many times the best one seen."""
+    window: int = Field(default=64, ge=1)
+    """Paces in a window, at least; a limit above it makes longer windows. The median of 64 paces that are as uneven as
+    those of real endpoints (log-normal, sigma 1) lies within a third of the true one."""
 
     @model_validator(mode="after")
     def _ordered(self) -> ConcurrencySettings:
@@ -56,6 +59,20 @@ class Outcome(enum.Enum):
     OVERLOADED = "overloaded"
     NEUTRAL = "neutral"
     """Says nothing about the endpoint's load: cancelled, rejected, connection lost."""
+
+
+_SLOW_WINDOWS = 2
+"""In a row: one slow window is chance now and then, among hundreds."""
+
+
+@dataclass
+class _Pace:
+    """What is known of the pace of one kind of calls."""
+
+    window: list[float] = field(default_factory=list)
+    best: float | None = None
+    slow: int = 0
+    """Slow windows in a row."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +91,8 @@ class Controller:
         self.in_flight = 0
         self.cuts = 0
         self._credit = 0
-        self._paces: list[float] = []
-        self._best_pace: float | None = None
+        self._paces: defaultdict[str, _Pace] = defaultdict(_Pace)
+        """By kind of call."""
 
     def try_enter(self) -> Ticket | None:
         """A ticket when one more call may fly, else None."""
@@ -84,21 +101,22 @@ class Controller:
         self.in_flight += 1
         return Ticket(self.cuts)
 
-    def leave(self, ticket: Ticket, outcome: Outcome, pace_s: float | None = None) -> None:
-        """Give the ticket back. `pace_s` is seconds per token of the answer, where known."""
+    def leave(self, ticket: Ticket, outcome: Outcome, pace_s: float | None = None, *, kind: str = "") -> None:
+        """Give the ticket back. `pace_s` is seconds per token of the answer, where known; `kind` says of what call."""
         held_back = self.in_flight >= self.limit
         self.in_flight -= 1
         if outcome is Outcome.OVERLOADED and ticket.epoch == self.cuts:
             self._cut(self.settings.overload_factor)
         elif outcome is Outcome.OK and ticket.epoch == self.cuts:
             self._grow(held_back=held_back)
-            self._watch(pace_s)
+            self._watch(pace_s, self._paces[kind])
 
     def _cut(self, factor: float) -> None:
         self.limit = max(self.settings.floor, int(self.limit * factor))
         self.cuts += 1
         self._credit = 0
-        self._paces.clear()
+        for pace in self._paces.values():
+            pace.window.clear()
 
     def _grow(self, *, held_back: bool) -> None:
         """One more for each full limit's worth of good answers."""
@@ -109,20 +127,24 @@ class Controller:
             self.limit = min(self.settings.cap, self.limit + 1)
             self._credit = 0
 
-    def _watch(self, pace_s: float | None) -> None:
+    def _watch(self, pace_s: float | None, pace: _Pace) -> None:
         if pace_s is None:
             return
-        self._paces.append(pace_s)
-        if len(self._paces) < max(self.settings.window, self.limit):
+        pace.window.append(pace_s)
+        if len(pace.window) < max(self.settings.window, self.limit):
             return
-        median = statistics.median(self._paces)
-        self._paces.clear()
-        if self._best_pace is not None and median > self.settings.slow_tolerance * self._best_pace:
+        median = statistics.median(pace.window)
+        pace.window.clear()
+        if pace.best is None or median <= self.settings.slow_tolerance * pace.best:
+            pace.best = median if pace.best is None else min(median, pace.best)
+            pace.slow = 0
+            return
+        pace.slow += 1
+        if pace.slow >= _SLOW_WINDOWS:
             self._cut(self.settings.slow_factor)
+            pace.slow = 0
             # What is slow for good becomes the measure after some windows, else the limit would stay at the floor.
-            self._best_pace *= 1.1
-        else:
-            self._best_pace = median if self._best_pace is None else min(median, self._best_pace)
+            pace.best *= 1.1
 
 
 class Slot:
@@ -161,14 +183,17 @@ class Gate:
         return len(self._queue)
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[Slot]:
-        """Wait for admission; the slot is given back on the way out, whatever happens."""
+    async def slot(self, kind: str = "") -> AsyncIterator[Slot]:
+        """Wait for admission; the slot is given back on the way out, whatever happens.
+
+        Paces are compared among calls of one `kind`.
+        """
         began = anyio.current_time()
         slot = Slot(await self._enter(), anyio.current_time() - began)
         try:
             yield slot
         finally:
-            self._leave(slot.ticket, slot.outcome, slot.pace_s)
+            self._leave(slot.ticket, slot.outcome, slot.pace_s, kind)
 
     async def _enter(self) -> Ticket:
         await checkpoint()
@@ -184,13 +209,13 @@ class Gate:
             if waiter.ticket is None:
                 del self._queue[waiter]
             else:
-                self._leave(waiter.ticket, Outcome.NEUTRAL, None)
+                self._leave(waiter.ticket, Outcome.NEUTRAL, None, "")
             raise
         assert waiter.ticket is not None
         return waiter.ticket
 
-    def _leave(self, ticket: Ticket, outcome: Outcome, pace_s: float | None) -> None:
-        self.controller.leave(ticket, outcome, pace_s)
+    def _leave(self, ticket: Ticket, outcome: Outcome, pace_s: float | None, kind: str) -> None:
+        self.controller.leave(ticket, outcome, pace_s, kind=kind)
         while self._queue and (given := self.controller.try_enter()) is not None:
             waiter, _ = self._queue.popitem(last=False)
             waiter.ticket = given

@@ -36,7 +36,9 @@ async def open_client(settings: ChatSettings, store: Store, *, most: int) -> Asy
         base_url=settings.base_url,
         api_key=settings.api_key.get_secret_value() or "none",
         model=settings.model,
-        settings=ClientSettings(deadline_s=settings.deadline_s, concurrency=concurrency),
+        settings=ClientSettings(
+            deadline_s=settings.deadline_s, attempt_timeout_s=settings.attempt_timeout_s, concurrency=concurrency
+        ),
         ledger=StoreLedger(store),
         budget=Budget(_budget(settings), spent=Spending(tokens=prompt_tokens + completion_tokens, usd=cost)),
     )

@@ -20,6 +20,8 @@ Finish = Literal["stop", "length", "filtered", "abort"]
 
 PURPOSE_HEADER = "X-Termloom-Purpose"
 """Tells the endpoint's log (and the scripted server's counters) who asks."""
+DRAW_HEADER = "X-Termloom-Draw"
+"""Tells them which draw is asked for: the request's nonce, percent-encoded."""
 
 _canonical = msgspec.json.Encoder(order="sorted")
 

@@ -89,7 +89,10 @@ class Rules(BaseModel):
 
 
 class LogNormal(BaseModel):
-    """A latency distribution with this median: `median_s * exp(sigma * N(0, 1))`, reproducible by its seed."""
+    """A latency distribution with this median: `median_s * exp(sigma * N(0, 1))`.
+
+    Each call draws its own, by name: the same call takes as long in any order, on any machine.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -97,9 +100,13 @@ class LogNormal(BaseModel):
     sigma: float = Field(default=0.5, ge=0)
     seed: int = 0
 
-    def sampler(self) -> Callable[[], float]:
-        rng = random.Random(self.seed)
-        return lambda: self.median_s * math.exp(self.sigma * rng.gauss(0.0, 1.0))
+    def of(self, call: str) -> float:
+        """Seconds that `call` takes."""
+        return self.median_s * math.exp(self.sigma * random.Random(f"{self.seed}/{call}").gauss(0.0, 1.0))
+
+    @property
+    def mean_s(self) -> float:
+        return self.median_s * math.exp(self.sigma**2 / 2)
 
 
 Script = Respond | Sequence[Said] | Rules

@@ -6,7 +6,8 @@
 
 It is a real HTTP server on loopback, in the caller's event loop, in a task group of its own. It installs no signal
 handlers and polls nothing; leaving the context ends every stalled or delayed call at once. What happened stands in
-`calls` (by purpose), `requests`, `in_flight` and `max_in_flight`.
+`calls` (by purpose), `requests`, `in_flight`, `max_in_flight` and `paid`: an answer is paid when it was handed to a
+client that had not left.
 
 By hand: `python -m runtime.chat.scripted --rules FILE [--port N]`.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -32,7 +34,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from runtime.chat.messages import PURPOSE_HEADER, estimate_tokens
+from runtime.chat.messages import DRAW_HEADER, PURPOSE_HEADER, estimate_tokens
 from runtime.chat.script import Fault, LogNormal, Reply, Script, load_rules, rendered_prompt, responder
 from runtime.http_server import serving
 
@@ -45,7 +47,16 @@ class Seen:
 
     number: int
     purpose: str
+    draw: str
+    """The nonce, percent-encoded."""
+    id: str
+    """Of this try: `<call>-<number of the try>`."""
     body: dict[str, Any]
+
+    @property
+    def call(self) -> str:
+        """Name of the call, the same for all its tries: the beginning of its key in the client's ledger."""
+        return self.id.rpartition("-")[0]
 
 
 class ScriptedServer(AsyncContextManagerMixin):
@@ -53,11 +64,12 @@ class ScriptedServer(AsyncContextManagerMixin):
 
     def __init__(self, script: Script, *, latency: LogNormal | None = None, port: int = 0) -> None:
         self.calls: Counter[str] = Counter()
+        self.paid: list[Seen] = []
         self.requests: list[Seen] = []
         self.in_flight = 0
         self.max_in_flight = 0
         self._respond = responder(script)
-        self._latency_s = latency.sampler() if latency else (lambda: 0.0)
+        self._latency = latency
         self._port = port
         self._closing = anyio.Event()
 
@@ -85,17 +97,20 @@ class ScriptedServer(AsyncContextManagerMixin):
         )
 
     async def _complete(self, request: Request) -> Response:
-        body = json.loads(await request.body())
-        purpose = request.headers.get(PURPOSE_HEADER, "")
-        seen = Seen(len(self.requests) + 1, purpose, body)
+        seen = _seen(request, len(self.requests) + 1, json.loads(await request.body()))
         self.requests.append(seen)
-        self.calls[purpose] += 1
+        self.calls[seen.purpose] += 1
         with self._counted():
-            said = self._respond(body, seen.number)
-            await self._pause(said.delay_s + self._latency_s())
+            said = self._respond(seen.body, seen.number)
+            await self._pause(request, said.delay_s + self._latency_s(seen))
             if isinstance(said, Fault):
-                return await self._fail(said, seen)
+                return await self._fail(said, seen, request)
+            if not await request.is_disconnected():
+                self.paid.append(seen)
             return JSONResponse(_completion(said, seen))
+
+    def _latency_s(self, seen: Seen) -> float:
+        return self._latency.of(seen.id or str(seen.number)) if self._latency else 0.0
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -106,15 +121,24 @@ class ScriptedServer(AsyncContextManagerMixin):
         finally:
             self.in_flight -= 1
 
-    async def _pause(self, delay_s: float) -> None:
-        """Wait, but not beyond the server's own end."""
-        if delay_s > 0:
+    async def _pause(self, request: Request, delay_s: float) -> None:
+        """Wait, but not beyond the server's own end, nor for a client that has left."""
+        if delay_s <= 0:
+            return
+        async with anyio.create_task_group() as group:
+
+            async def leave() -> None:
+                await request.receive()  # after the body nothing but the end of the connection can come
+                group.cancel_scope.cancel()
+
+            group.start_soon(leave)
             with anyio.move_on_after(delay_s):
                 await self._closing.wait()
+            group.cancel_scope.cancel()
 
-    async def _fail(self, fault: Fault, seen: Seen) -> Response:
+    async def _fail(self, fault: Fault, seen: Seen, request: Request) -> Response:
         if fault.kind == "stall":
-            await self._closing.wait()
+            await self._pause(request, math.inf)
         if fault.kind == "cut":
             return _Cut(json.dumps(_completion(Reply(text="never arrives in full"), seen)).encode())
         error = {"message": fault.message, "type": "scripted", "code": fault.code or None}
@@ -128,6 +152,17 @@ class _Cut(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body[: len(self.body) // 2], "more_body": True})
+
+
+def _seen(request: Request, number: int, body: dict[str, Any]) -> Seen:
+    headers = request.headers
+    return Seen(
+        number=number,
+        purpose=headers.get(PURPOSE_HEADER, ""),
+        draw=headers.get(DRAW_HEADER, ""),
+        id=headers.get("X-Request-Id", ""),
+        body=body,
+    )
 
 
 async def _models(_request: Request) -> Response:

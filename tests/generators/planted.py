@@ -14,7 +14,7 @@ from pathlib import Path
 from generators.context import GenerationContext, Players, replay
 from generators.messages import Blueprint, Certified, Draft, Environment, Reference, Rejected, Sampled, Truth
 from generators.procedural.players import CHEATS, ProceduralJudge, ProceduralReviewer
-from generators.roles import Cast, Played
+from generators.roles import Cast, Played, Solver
 from generators.stages import STAGES
 from generators.taxonomy import load_taxonomy
 from runtime.limits import Limits
@@ -75,12 +75,16 @@ def _read(path: Path) -> Planted:
     return Planted(name=path.stem, stage=stage, reason=reason, parts=dataclasses.replace(Parts(), **changes))
 
 
-async def through_the_gates(parts: Parts, engine: Engine, out: Path, *, band: str = "") -> Certified | Rejected:
+async def through_the_gates(
+    parts: Parts, engine: Engine, out: Path, *, band: str = "", measured: Solver | None = None
+) -> Certified | Rejected:
     """Pass the task through every stage up to its certificate."""
     context = GenerationContext(
         engine=engine,
         limits=Limits({"build": 2, "create": 4, "run": 8, "grade": 2, "chat": 1, "score": 1}),
-        players=Players(cast=_cast(parts), name="planted"),
+        players=Players(
+            cast=_cast(parts), name="planted", measured=measured, measured_name="a policy" if measured else ""
+        ),
         settings=GenerateSettings(
             attempts=parts.attempts,
             attempts_least=1,

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from generators.certificate import Certificate
-from generators.messages import Certified, Rejected
+from generators.certificate import BandRecord, Certificate
+from generators.context import replay
+from generators.messages import Blueprint, Certified, Draft, Reference, Rejected
+from generators.roles import Played
+from sandbox.engine import Sandbox
 from tests.generators.planted import Parts, Planted, planted, through_the_gates
 from tests.generators.running import namespace_engine
 
@@ -39,3 +42,27 @@ async def test_a_task_that_is_always_solved_lies_outside_the_band(tmp_path: Path
         end = await through_the_gates(Parts(), engine, tmp_path / "out", band="1/8..7/8")
     assert isinstance(end, Rejected), "it was certified"
     assert (end.reason, end.detail) == ("out_of_band", "4 of 4 attempts passed, the band is 1/8..7/8")
+
+
+class Policy:
+    """Does the planted task in its first `able` attempts, and nothing in the others."""
+
+    def __init__(self, able: int) -> None:
+        self._able = able
+
+    async def solve(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox, *, attempt: int) -> Played:
+        return await replay(sandbox, Parts().reference if attempt < self._able else (), timeout_s=10)
+
+    def reference(self, blueprint: Blueprint) -> Reference | None:
+        return None
+
+
+async def test_a_band_may_be_that_of_another_policy_than_the_author(tmp_path: Path) -> None:
+    async with namespace_engine(tmp_path / "engine") as engine:
+        sometimes = await through_the_gates(Parts(), engine, tmp_path / "out", band="1/4..3/4", measured=Policy(able=1))
+        never = await through_the_gates(Parts(), engine, tmp_path / "out", band="1/4..3/4", measured=Policy(able=0))
+    assert isinstance(sometimes, Certified), sometimes
+    certificate = Certificate.model_validate_json(sometimes.certificate)
+    assert (certificate.band, certificate.pass_rate) == (BandRecord(policy="a policy", attempts=2, passed=1), 1.0)
+    assert isinstance(never, Rejected), "it was certified"
+    assert (never.reason, never.detail) == ("out_of_band", "0 of 4 attempts passed, the band is 1/4..3/4")

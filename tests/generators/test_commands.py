@@ -55,6 +55,8 @@ def test_taxonomy_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "generate.overlap=/no/such/list"], "/no/such/list: is no list of n-grams"),
         (["--overlap", "/no/such/list"], "/no/such/list: is no list of n-grams"),
         (["--band", "7/8..1/8"], "'7/8..1/8' is no band of pass rates"),
+        (["--band-model", "m"], "--band-model: measures nothing without a band. Give --band"),
+        (["--band", "1/8..7/8", "--band-model", "m"], "band.base_url: is not set. Give --band-base-url"),
         (["--count", "0"], "greater than 0"),
         (["--resume"], "no run that could be resumed"),
     ],

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from generators.band import Band
 from generators.messages import Attempt
-from generators.stages.solve import deciding_prefix, shortest_success
+from generators.stages.solve import StopRule, shortest_success
+
+
+def made(outcomes: Sequence[bool | None]) -> list[Attempt]:
+    """None: infrastructure took it."""
+    return [attempt(index, 1, None if outcome is None else float(outcome)) for index, outcome in enumerate(outcomes)]
 
 
 @pytest.mark.parametrize(
@@ -22,14 +31,50 @@ from generators.stages.solve import deciding_prefix, shortest_success
     ],
 )
 def test_at_least_four_with_one_success_or_all_eight(outcomes: list[bool], size: int | None) -> None:
-    assert deciding_prefix(outcomes, least=4, most=8) == size
+    assert StopRule(least=4, most=8).prefix(made(outcomes)) == size
 
 
-@given(st.lists(st.booleans(), max_size=20), st.integers(1, 6), st.integers(1, 16))
-def test_more_attempts_never_change_a_decision(outcomes: list[bool], least: int, most: int) -> None:
-    decisions = [deciding_prefix(outcomes[:n], least=least, most=most) for n in range(len(outcomes) + 1)]
-    made = [decision for decision in decisions if decision is not None]
-    assert len(set(made)) <= 1
+@pytest.mark.parametrize(
+    ("outcomes", "size", "inside"),
+    [
+        ([True, True, False, False, True], 4, True),
+        ([True] * 6, None, None),
+        ([True] * 15, 15, False),
+        ([True] * 8 + [False] * 2, 10, True),
+        ([False] * 14, None, None),
+        ([None] * 15 + [True], 15, False),
+        ([None] * 8 + [True, False], 10, True),
+    ],
+)
+def test_a_band_ends_the_attempts_once_it_is_certain(
+    outcomes: list[bool | None], size: int | None, inside: bool | None
+) -> None:
+    rule = StopRule(most=16, least=4, band=Band.parse("1/8..7/8"))
+    assert rule.prefix(made(outcomes)) == size
+    if size is not None:
+        assert rule.inside(made(outcomes)[:size]) is inside
+
+
+def test_a_task_nobody_solved_is_in_no_band_before_all_attempts_are_made() -> None:
+    rule = StopRule(most=4, band=Band.parse("0..3/4"))
+    assert rule.prefix(made([False] * 3)) is None
+    assert dataclasses.replace(rule, solvable=False).prefix(made([False] * 3)) == 1
+
+
+@given(
+    st.lists(st.sampled_from([True, False, None]), max_size=20),
+    st.integers(1, 6),
+    st.integers(1, 16),
+    st.sampled_from(["", "1/8..7/8", "0..1/2"]),
+    st.sampled_from([1.0, 0.9]),
+)
+def test_more_attempts_never_change_a_decision(
+    outcomes: list[bool | None], least: int, most: int, band: str, confidence: float
+) -> None:
+    rule = StopRule(least=least, most=most, band=Band.parse(band), confidence=confidence)
+    decisions = [rule.prefix(made(outcomes[:n])) for n in range(len(outcomes) + 1)]
+    made_ones = [decision for decision in decisions if decision is not None]
+    assert len(set(made_ones)) <= 1
     assert decisions == sorted(decisions, key=lambda decision: decision is not None)
 
 

@@ -1,6 +1,7 @@
 """The controller as a state machine, and the gate around it."""
 
 import asyncio
+import random
 
 import anyio
 import pytest
@@ -59,7 +60,25 @@ def test_slower_answers_cut_gently():
         machine.leave(machine.try_enter(), Outcome.OK, 0.01)
     for _ in range(8):
         machine.leave(machine.try_enter(), Outcome.OK, 0.05)
+    assert machine.cuts == 0, "one slow window may be chance"
+    for _ in range(8):
+        machine.leave(machine.try_enter(), Outcome.OK, 0.05)
     assert (machine.limit, machine.cuts) == (6, 1)
+
+
+def test_another_kind_of_call_is_not_slower_for_having_short_answers():
+    machine = controller()
+    for kind, pace in [("furnish", 0.01)] * 40 + [("solve", 1.0)] * 40:
+        machine.leave(machine.try_enter(), Outcome.OK, pace, kind=kind)
+    assert machine.cuts == 0
+
+
+def test_long_tails_are_no_slowness():
+    rng = random.Random(0)
+    machine = Controller(ConcurrencySettings(floor=4, start=16, cap=16))
+    for _ in range(20_000):
+        machine.leave(machine.try_enter(), Outcome.OK, rng.lognormvariate(0, 1))
+    assert machine.cuts == 0
 
 
 def test_a_lasting_slowness_becomes_the_measure():

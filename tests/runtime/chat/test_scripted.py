@@ -53,11 +53,14 @@ def test_a_rules_file_is_read_strictly(tmp_path):
         load_rules(path)
 
 
-def test_latency_is_reproducible_and_spreads_around_its_median():
-    draws = [LogNormal(median_s=2.0, sigma=0.5, seed=seed).sampler() for seed in (1, 1, 2)]
-    first, again, other = ([draw() for _ in range(201)] for draw in draws)
-    assert first == again != other
-    assert sorted(first)[100] == pytest.approx(2.0, rel=0.2)
+def test_latency_is_a_calls_own_and_spreads_around_its_median():
+    first, again, other = (LogNormal(median_s=2.0, sigma=0.5, seed=seed) for seed in (1, 1, 2))
+    names = [f"call-{number}" for number in range(2001)]
+    draws = [first.of(name) for name in names]
+    assert [again.of(name) for name in reversed(names)] == draws[::-1]
+    assert [other.of(name) for name in names] != draws
+    assert sorted(draws)[1000] == pytest.approx(2.0, rel=0.1)
+    assert sum(draws) / len(draws) == pytest.approx(first.mean_s, rel=0.1)
 
 
 async def test_a_call_beyond_the_list_is_refused_by_number():
