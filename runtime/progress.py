@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 30.0
 REDRAW_EVERY_S = 0.25
 RATE_OVER_S = 60.0
-_TOLD = (Kind.FAULT, Kind.STALLED, Kind.LAG, Kind.DRAINING)
+_LINES = (Kind.SAID, Kind.STEP)
+"""Kinds whose detail is a line for people."""
+_TOLD = (Kind.FAULT, Kind.STALLED, Kind.LAG, Kind.DRAINING, *_LINES)
 """Kinds that are worth a line of their own."""
 
 
@@ -204,6 +206,8 @@ def _table(tally: Tally) -> Table:
 
 
 def _told(event: RunEvent) -> str:
+    if event.kind in _LINES:
+        return event.detail
     where = " ".join(part for part in (event.stage, event.item) if part)
     last = event.detail.strip().rpartition("\n")[2]  # of a traceback: the exception; all of it is in the journal
     return f"{event.kind}{': ' + where if where else ''}: {last}"
