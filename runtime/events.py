@@ -45,7 +45,8 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Where a settled item ended."""
     item: str = ""
     detail: str = ""
-    numbers: dict[str, float] = {}
+    numbers: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """Of a step; left out elsewhere."""
 
 
 OnEvent = Callable[[RunEvent], None]

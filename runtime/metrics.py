@@ -116,6 +116,8 @@ class _Snapshot(Collector):
             return
         yield from _of_limits(self.state)
         yield from _of_jobs(self.state)
+        yield from _of_queues(self.state)
+        yield _of_training(self.state)
         sandboxes = GaugeMetricFamily("termloom_sandboxes", "Sandboxes that the engine holds.", labels=["engine"])
         sandboxes.add_metric([self.state.engine], len(self.state.sandboxes))
         yield sandboxes
@@ -153,6 +155,29 @@ def _of_jobs(state: DaemonState) -> Iterator[GaugeMetricFamily]:
     for job in state.jobs:
         for stage in job.stages if job.job.state == "running" else ():
             items.add_metric([job.job.job, stage.stage, "ready"], stage.ready)
+            items.add_metric([job.job.job, stage.stage, "delayed"], stage.delayed)
             items.add_metric([job.job.job, stage.stage, "working"], stage.working)
             oldest.add_metric([job.job.job, stage.stage], stage.oldest_s)
     yield from (items, oldest)
+
+
+def _of_queues(state: DaemonState) -> Iterator[GaugeMetricFamily]:
+    messages = GaugeMetricFamily(
+        "termloom_bus_messages", "Messages of a queue between machines.", labels=["queue", "state"]
+    )
+    oldest = GaugeMetricFamily("termloom_bus_oldest_seconds", "Age of the oldest message.", labels=["queue"])
+    for queue in state.queues:
+        for name in ("ready", "leased", "delayed", "dead"):
+            messages.add_metric([queue.queue, name], getattr(queue, name))
+        oldest.add_metric([queue.queue], queue.oldest_s)
+    yield from (messages, oldest)
+
+
+def _of_training(state: DaemonState) -> GaugeMetricFamily:
+    newest = GaugeMetricFamily(
+        "termloom_training", "Metrics of the newest step of a training job.", labels=["job", "metric"]
+    )
+    for job in state.jobs:
+        for name, value in job.numbers.items() if job.job.state == "running" else ():
+            newest.add_metric([job.job.job, name], value)
+    return newest

@@ -54,9 +54,11 @@ async def _train(work: JobWork) -> dict[str, Any]:
     draining = _Draining()
     work.announce(draining)
 
-    def tell(kind: Kind, detail: str, numbers: Mapping[str, float] | None = None) -> None:
-        event = RunEvent(kind=kind, run=run, at=time.time(), detail=detail, numbers=dict(numbers or {}))
-        work.on_event(event)
+    def said(detail: str) -> None:
+        work.on_event(RunEvent(kind=Kind.SAID, run=run, at=time.time(), detail=detail))
+
+    def stepped(line: dict[str, float]) -> None:
+        work.on_event(RunEvent(kind=Kind.STEP, run=run, at=time.time(), detail=step_line(line), numbers=line))
 
     def happened(event: RunEvent) -> None:
         measured = event.run != run
@@ -66,8 +68,8 @@ async def _train(work: JobWork) -> dict[str, Any]:
         asked,
         engine=work.engine,
         limits=work.limits,
-        say=partial(tell, Kind.SAID),
-        on_step=lambda line: tell(Kind.STEP, step_line(line), line),
+        say=said,
+        on_step=stepped,
         on_drain=draining.on_drain,
         on_event=happened,
     )

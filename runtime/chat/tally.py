@@ -40,13 +40,17 @@ class CallTally:
         return self.by_status.total()
 
     @property
+    def answered(self) -> int:
+        return self.by_status["200"]
+
+    @property
     def told_to_slow_down(self) -> int:
         return self.by_status[str(TOO_MANY)]
 
     @property
     def failed(self) -> int:
         """Without an answer, for any other reason."""
-        return self.tries - self.by_status["200"] - self.told_to_slow_down
+        return self.tries - self.answered - self.told_to_slow_down
 
     def rate_per_min(self, now: float) -> float:
         """Answers within the last minute."""

@@ -15,7 +15,7 @@ from runtime.bus.signal import Signal
 from runtime.chat.tally import CallTally
 from runtime.daemon.kind import Steered
 from runtime.daemon.records import Job
-from runtime.events import Kind, RunEvent
+from runtime.events import RunEvent
 from runtime.progress import Tally
 
 KEPT_EVENTS = 5000
@@ -76,6 +76,6 @@ class LiveJob:
 
     def listen(self, event: RunEvent) -> None:
         self.tally(event)
-        if event.kind is Kind.STEP:
+        if isinstance(event.numbers, dict):
             self.numbers = event.numbers
         self.log.add(event)

@@ -79,10 +79,10 @@ class Pages:
             Route("/", safely(self.overview)),
             Route("/compare", safely(self.compare)),
             Route("/jobs/{job}", safely(self.job)),
-            Route("/jobs/{job}/items/{item}", safely(self.item)),
+            Route("/jobs/{job}/items/{item:path}", safely(self.item)),
             Route("/jobs/{job}/{action}", safely(self.act), methods=["POST"]),
             Route("/dead-letters", safely(self.dead_letters)),
-            Route("/jobs/{job}/items/{item}/{action}", safely(self.act_on_item), methods=["POST"]),
+            Route("/jobs/{job}/items/{item:path}/{action}", safely(self.act_on_item), methods=["POST"]),
             *shelf_routes("/jobs/{job}/out", self._shelf, self._templates),
             *static_routes(),
         ]
@@ -120,7 +120,7 @@ class Pages:
 
     async def item(self, request: Request) -> Response:
         job, name = self._job(request), request.path_params["item"]
-        places = [place for place in await self._reporter.places(name) if place.job == job.job]
+        places = await self._reporter.places(f"{job.job}/{name}")
         return self._templates.page("item.html", job=job, item=name, places=places)
 
     async def act(self, request: Request) -> Response:
