@@ -1,7 +1,7 @@
 """How many networks a Docker engine can still make: its address pools hold about thirty by default, for everyone.
 
-Sandboxes take none of them. What runs beside us does (compose projects, a test's services), and an engine without a free
-subnet refuses every new network.
+Sandboxes take none of them. What runs beside us does (compose projects, a test's services), and an engine without a
+free subnet refuses every new network.
 """
 
 from __future__ import annotations

@@ -10,43 +10,20 @@ import sys
 from pathlib import Path
 
 import anyio
-import msgspec
 import pytest
 
-from runtime.chat.script import Reply
 from runtime.chat.scripted import ScriptedServer
 from runtime.control import ctl
 from runtime.errors import UserError
 from runtime.options import Common
 from tests.machine import base_environment, need_namespaces
 from tests.runtime.daemon.served import ROOT, Daemon, end_of, until
-from tests.trainer.world import make_model, make_task
-from trainer.asked import PlayAsked, TrainAsked
+from tests.trainer.asked_jobs import measuring, solves, training
 from trainer.evaluate import read_evaluation
 from trainer.metrics import read_metrics
 from trainer.model import load_model
-from trainer.recipe import load_recipe
 
 pytestmark = [pytest.mark.namespace, pytest.mark.slow]
-
-TINY = """
-name = "tiny"
-model = {{ name = "tiny", chat_format = "small" }}
-agent = {{ max_turns = 1, max_tokens_per_turn = 8, context_tokens = 3000, min_answer_tokens = 8 }}
-[rollout]
-group_size = 2
-groups = 1
-concurrency = 2
-[train]
-epochs = {epochs}
-checkpoint_every = 1
-[serve]
-engine = "torch"
-[ppo]
-policy_minibatch = 2
-critic_minibatch = 2
-row_tokens = 6000
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -68,31 +45,8 @@ def say(capsys, tmp_path):
     return call
 
 
-def training(tmp_path: Path, *, epochs: int) -> dict:
-    """The body of a training job on one task."""
-    make_task(tmp_path / "tasks", "a")
-    (tmp_path / "tiny.toml").write_text(TINY.format(epochs=epochs))
-    asked = TrainAsked(
-        recipe=msgspec.to_builtins(load_recipe(tmp_path / "tiny.toml")),
-        model=str(make_model(tmp_path / "model")),
-        tasks=(str(tmp_path / "tasks"),),
-        out=str(tmp_path / "run"),
-    )
-    return {"kind": "train", "options": asked.options()}
-
-
-def measuring(tmp_path: Path, base_url: str, *, attempts: int) -> dict:
-    task = make_task(tmp_path / "tasks", "a")
-    asked = PlayAsked(command="evaluate", tasks=(str(task),), attempts=attempts, out=str(tmp_path / "measured"))
-    return {
-        "kind": "evaluate",
-        "settings": {"chat": {"base_url": base_url, "model": "any"}},
-        "options": asked.options(),
-    }
-
-
 async def test_a_training_job_outlives_the_daemon_and_is_followed_and_drained(tmp_path, say):
-    with anyio.fail_after(170):
+    with anyio.fail_after(280):
         with Daemon(tmp_path) as daemon:
             job = (await daemon.client.post("jobs", body=training(tmp_path, epochs=40)))["job"]
             await until(daemon.client, job, "step", times=2)
@@ -119,7 +73,7 @@ async def test_a_training_job_outlives_the_daemon_and_is_followed_and_drained(tm
 
 
 async def test_a_training_job_whose_process_is_killed_goes_on_to_its_end(tmp_path, say):
-    with anyio.fail_after(120), Daemon(tmp_path) as daemon:
+    with anyio.fail_after(280), Daemon(tmp_path) as daemon:
         job = (await daemon.client.post("jobs", body=training(tmp_path, epochs=4)))["job"]
         await until(daemon.client, job, "step")
         os.kill(learner_of(tmp_path), signal.SIGKILL)
@@ -138,20 +92,19 @@ def learner_of(tmp_path: Path) -> int:
 
 
 async def test_an_evaluation_is_submitted_by_its_command_and_goes_on_after_a_kill(tmp_path, say):
-    script = [Reply(text="<command>echo a > a.txt</command>"), Reply(text="<action>done</action>")]
-    with anyio.fail_after(120):
-        async with ScriptedServer(script) as server:
+    with anyio.fail_after(250):
+        async with ScriptedServer(solves) as server:
             with Daemon(tmp_path, "--set", "limits.run=1") as daemon:
                 job = (await daemon.client.post("jobs", body=measuring(tmp_path, server.base_url, attempts=6)))["job"]
                 await until(daemon.client, job, "settled", times=2)
                 daemon.stop(signal.SIGKILL)
-            with Daemon(tmp_path) as daemon:
+            with Daemon(tmp_path, "--set", "limits.run=1") as daemon:
                 end = await end_of(daemon.client, job)
                 assert end["state"] == "finished", end["detail"]
                 shown = (await say("ps"))["jobs"][0]
                 assert shown["calls"]["tries"] > 0
                 again = await evaluate_by_command(tmp_path, server.base_url)
-    assert server.calls["evaluate"] == 2 * 6  # what was paid before the kill is not paid again
+    assert server.calls["evaluate"] in (12, 13)  # two an episode; one answer may have been on its way at the kill
     assert read_evaluation(tmp_path / "measured").tasks[0].graded == 6
     assert again.returncode == 0, again.stderr
     assert b"job j2, in the daemon" in again.stderr
@@ -166,9 +119,8 @@ async def evaluate_by_command(tmp_path: Path, base_url: str) -> subprocess.Compl
 
 
 async def test_an_evaluation_is_paused_and_an_item_with_slashes_is_explained_and_cancelled(tmp_path, say):
-    script = [Reply(text="<command>echo a > a.txt</command>", delay_s=0.1), Reply(text="<action>done</action>")]
-    with anyio.fail_after(90):
-        async with ScriptedServer(script) as server:
+    with anyio.fail_after(150):
+        async with ScriptedServer(solves) as server:
             with Daemon(tmp_path, "--set", "limits.run=1") as daemon:
                 job = (await daemon.client.post("jobs", body=measuring(tmp_path, server.base_url, attempts=8)))["job"]
                 await until(daemon.client, job, "done")
