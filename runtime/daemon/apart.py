@@ -165,8 +165,8 @@ class _Apart:
                 case line.Happened(event=event):
                     self._note(event)
                 case line.Take():
-                    self._lent[said.claim] = anyio.CancelScope()
-                    group.start_soon(self._lend, said)
+                    scope = self._lent[said.claim] = anyio.CancelScope()
+                    group.start_soon(self._lend, said, scope)
                 case line.Give(claim=claim):
                     self._lent.pop(claim).cancel()
                 case line.Called(note=note):
@@ -184,8 +184,8 @@ class _Apart:
                     raise FailedApart(detail)
         return None
 
-    async def _lend(self, take: line.Take) -> None:
-        with self._lent[take.claim]:
+    async def _lend(self, take: line.Take, scope: anyio.CancelScope) -> None:
+        with scope:
             async with self._work.limits.take(take.limit, item=take.item):
                 self._say(line.Granted(claim=take.claim))
                 await anyio.sleep_forever()

@@ -17,7 +17,7 @@ from runtime.control import ctl
 from runtime.errors import UserError
 from runtime.options import Common
 from tests.machine import base_environment, need_namespaces
-from tests.runtime.daemon.served import ROOT, Daemon, end_of, until
+from tests.runtime.daemon.served import ROOT, Daemon, end_of, process_of, until
 from tests.trainer.asked_jobs import measuring, solves, training
 from trainer.evaluate import read_evaluation
 from trainer.metrics import read_metrics
@@ -76,19 +76,12 @@ async def test_a_training_job_whose_process_is_killed_goes_on_to_its_end(tmp_pat
     with anyio.fail_after(280), Daemon(tmp_path) as daemon:
         job = (await daemon.client.post("jobs", body=training(tmp_path, epochs=4)))["job"]
         await until(daemon.client, job, "step")
-        os.kill(learner_of(tmp_path), signal.SIGKILL)
+        os.kill(process_of(next((tmp_path / "state" / "train").iterdir())), signal.SIGKILL)
         end = await end_of(daemon.client, job)
         assert end["state"] == "finished", end["detail"]
         assert (await say("ps"))["sandboxes"] == []
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
     load_model(Path(end["result"]["policy"]))
-
-
-def learner_of(tmp_path: Path) -> int:
-    """The process of the only job in work, by the lock that it holds."""
-    lock = next((tmp_path / "state" / "train").glob("*/process.lock")).stat().st_ino
-    held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return next(int(fields[4]) for fields in held if fields[5].endswith(f":{lock}"))
 
 
 async def test_an_evaluation_is_submitted_by_its_command_and_goes_on_after_a_kill(tmp_path, say):
