@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 Action = Literal["ps", "explain", "cancel", "requeue", "resume", "pause", "unpause", "drain", "set", "dead-letters"]
 _PLAIN_WIDTH = 160
+_STEP = ("step", "reward", "held_out_pass_rate", "approx_kl", "staleness_mean", "behaviour_gap", "tokens_per_s")
+"""Of the newest training step."""
 
 
 async def ctl(action: Action, /, *arguments: str, common: Common = Common()) -> int:
     """See and steer a running daemon: ps, explain ID, cancel ID, requeue ID, pause, drain, set KEY=VALUE, dead-letters.
 
     ps               jobs with their stages, limits and sandboxes
-    explain ID       where a job or an item is, and what it waits for
+    explain ID       where a job or an item (ITEM, JOB/ITEM) is, and what it waits for
     cancel ID        stop a job, or end one item as JOB/ITEM
     requeue ID       put a dead letter back, as JOB/ITEM
     resume JOB       go on with a job that stopped before its end
@@ -57,7 +59,7 @@ async def _ps(client: DaemonClient, arguments: Sequence[str]) -> Any:
 
 
 async def _explain(client: DaemonClient, arguments: Sequence[str]) -> Any:
-    return await client.get("explain", _one(arguments, "explain").rpartition("/")[2])
+    return await client.get("explain", _one(arguments, "explain"))
 
 
 async def _cancel(client: DaemonClient, arguments: Sequence[str]) -> Any:
@@ -130,6 +132,8 @@ def _show_ps(state: Mapping[str, Any]) -> None:
     for job in state["jobs"]:
         if job["job"]["state"] == "running":
             _show_stages(job)
+    if state["queues"]:
+        _show_queues(state["queues"])
     _table(
         ("limit", "size", "holding", "waiting", "longest wait"),
         [
@@ -162,15 +166,36 @@ def _show_stages(job: Mapping[str, Any]) -> None:
         (
             stage["stage"],
             str(stage["ready"]),
+            str(stage["delayed"]),
             str(stage["working"]),
             str(stage["passed"]),
             ", ".join(f"{count} {reason}" for reason, count in stage["rejected"].items()),
             f"{stage['per_min']:.0f}",
-            _age(stage["oldest_s"]) if stage["ready"] or stage["working"] else "",
+            _age(stage["oldest_s"]) if stage["ready"] or stage["delayed"] or stage["working"] else "",
         )
         for stage in job["stages"]
     ]
-    _table(("stage", "ready", "working", "passed", "rejected", "per min", "oldest"), rows, title=job["job"]["job"])
+    _table(
+        ("stage", "ready", "delayed", "working", "passed", "rejected", "per min", "oldest"),
+        rows,
+        title=job["job"]["job"],
+    )
+
+    if numbers := job["numbers"]:
+        shown = [name for name in _STEP if name in numbers]
+        _table(shown, [[f"{numbers[name]:.4g}" for name in shown]], title="newest step")
+    if calls := job["calls"]:
+        _line(
+            f"model calls: {calls['answered']} answered ({calls['per_min']:.0f} a minute),"
+            f" {calls['told_to_slow_down']} told to slow down, {calls['failed']} failed;"
+            f" p50 {calls['p50_s']:.2f} s, p95 {calls['p95_s']:.2f} s"
+        )
+
+
+def _show_queues(queues: Sequence[Mapping[str, Any]]) -> None:
+    columns = ("ready", "leased", "delayed", "dead")
+    rows = [(queue["queue"], *(str(queue[column]) for column in columns), _age(queue["oldest_s"])) for queue in queues]
+    _table(("queue between machines", *columns, "oldest"), rows)
 
 
 def _show_explain(told: Mapping[str, Any]) -> None:

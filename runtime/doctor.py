@@ -39,6 +39,8 @@ SESSION_MB = 12
 SESSION_DESCRIPTORS = 4
 DISK_FREE_MB = 4096
 """Base environment, layers of builds and the store of a long run."""
+POOL_RESERVE = 4
+"""Networks that a person starts beside us without thinking of it: a compose project takes one or two."""
 _EVENT_LOOP_DESCRIPTORS = 256
 
 
@@ -157,13 +159,25 @@ async def _cgroups(_: Settings) -> list[Finding]:
 
 
 async def _address_pools(settings: Settings) -> list[Finding]:
-    """Sandboxes have no network unless a task asks for one: pools are no limit here, and that is said."""
+    """Of the Docker engine: a network that cannot be made is the first thing to fail beside many containers."""
+    from sandbox.docker.pools import address_pools
+    from sandbox.errors import EngineFault, EngineUnavailable
+
+    limit = f"{POOL_RESERVE} free subnets for what runs beside the sandboxes, which take none"
+    try:
+        pools = await address_pools(settings.sandbox.docker_url or None)
+    except (EngineFault, EngineUnavailable):
+        return [Finding(check="address pools", level="ok", limit=limit, value="no Docker engine answers: none is used")]
+    level: Level = "failure" if not pools.free else "warning" if pools.free < POOL_RESERVE else "ok"
     return [
         Finding(
             check="address pools",
-            level="ok",
-            limit=f"{settings.limits.run} sandboxes",
-            value="none is used: sandboxes share no network, and builds take the host's",
+            level=level,
+            limit=limit,
+            value=f"{pools.free} free of {pools.subnets}, with {pools.networks} networks",
+            remedy=""
+            if level == "ok"
+            else "docker network prune, or add default-address-pools of smaller subnets to the engine's daemon.json",
         )
     ]
 

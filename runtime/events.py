@@ -28,6 +28,10 @@ class Kind(enum.StrEnum):
     """The event loop answered late; the detail says by how much."""
     DRAINING = "draining"
     """Nothing new is taken up; what is in work finishes."""
+    SAID = "said"
+    """The detail is a line for people."""
+    STEP = "step"
+    """A training step: its metrics in `numbers`, a line for people in the detail."""
 
 
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,8 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Where a settled item ended."""
     item: str = ""
     detail: str = ""
+    numbers: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """Of a step; left out elsewhere."""
 
 
 OnEvent = Callable[[RunEvent], None]

@@ -15,10 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from runtime.chat.notes import CallNote
+from runtime.chat.tally import status_of
 from runtime.daemon.state import DaemonState, Reporter
 from runtime.events import Kind, RunEvent
 
 _STAGE_BUCKETS = (0.01, 0.05, 0.2, 1.0, 5.0, 20.0, 60.0, 300.0, 1200.0)
+_CALL_BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class Metrics:
@@ -39,6 +42,16 @@ class Metrics:
             "Time of one attempt in a stage, waiting for limits included.",
             ["stage"],
             buckets=_STAGE_BUCKETS,
+            registry=self._registry,
+        )
+        self._calls = self._counter("model_calls", "Tries of model calls, by what came back.", "purpose", "status")
+        self._tokens = self._counter("model_tokens", "Tokens of answered calls.", "purpose", "direction")
+        self._cost = self._counter("model_cost", "Cost of answered calls, in the currency of the prices.", "purpose")
+        self._latency = Histogram(
+            "termloom_model_call_seconds",
+            "Time of one answered try, without the wait at our own gate.",
+            ["purpose"],
+            buckets=_CALL_BUCKETS,
             registry=self._registry,
         )
         self._started: dict[tuple[str, str, str], float] = {}
@@ -74,6 +87,15 @@ class Metrics:
         if event.kind in (Kind.DONE, Kind.RETRY, Kind.FAULT) and (started := self._started.pop(key, None)) is not None:
             self._took.labels(event.stage).observe(max(0.0, event.at - started))
 
+    def called(self, note: CallNote) -> None:
+        """Of every model call of a job."""
+        self._calls.labels(note.purpose, status_of(note)).inc()
+        if note.answered:
+            self._latency.labels(note.purpose).observe(note.latency_s)
+            self._tokens.labels(note.purpose, "prompt").inc(note.prompt_tokens)
+            self._tokens.labels(note.purpose, "completion").inc(note.completion_tokens)
+            self._cost.labels(note.purpose).inc(note.cost)
+
     def routes(self) -> list[Route]:
         return [Route("/metrics", self._show, methods=["GET"])]
 
@@ -94,6 +116,8 @@ class _Snapshot(Collector):
             return
         yield from _of_limits(self.state)
         yield from _of_jobs(self.state)
+        yield from _of_queues(self.state)
+        yield _of_training(self.state)
         sandboxes = GaugeMetricFamily("termloom_sandboxes", "Sandboxes that the engine holds.", labels=["engine"])
         sandboxes.add_metric([self.state.engine], len(self.state.sandboxes))
         yield sandboxes
@@ -131,6 +155,29 @@ def _of_jobs(state: DaemonState) -> Iterator[GaugeMetricFamily]:
     for job in state.jobs:
         for stage in job.stages if job.job.state == "running" else ():
             items.add_metric([job.job.job, stage.stage, "ready"], stage.ready)
+            items.add_metric([job.job.job, stage.stage, "delayed"], stage.delayed)
             items.add_metric([job.job.job, stage.stage, "working"], stage.working)
             oldest.add_metric([job.job.job, stage.stage], stage.oldest_s)
     yield from (items, oldest)
+
+
+def _of_queues(state: DaemonState) -> Iterator[GaugeMetricFamily]:
+    messages = GaugeMetricFamily(
+        "termloom_bus_messages", "Messages of a queue between machines.", labels=["queue", "state"]
+    )
+    oldest = GaugeMetricFamily("termloom_bus_oldest_seconds", "Age of the oldest message.", labels=["queue"])
+    for queue in state.queues:
+        for name in ("ready", "leased", "delayed", "dead"):
+            messages.add_metric([queue.queue, name], getattr(queue, name))
+        oldest.add_metric([queue.queue], queue.oldest_s)
+    yield from (messages, oldest)
+
+
+def _of_training(state: DaemonState) -> GaugeMetricFamily:
+    newest = GaugeMetricFamily(
+        "termloom_training", "Metrics of the newest step of a training job.", labels=["job", "metric"]
+    )
+    for job in state.jobs:
+        for name, value in job.numbers.items() if job.job.state == "running" else ():
+            newest.add_metric([job.job.job, name], value)
+    return newest

@@ -47,6 +47,7 @@ def numbers(tally: Tally) -> dict[str, float]:
     for name, stage in tally.stages.items():
         found |= {
             f"{name}.ready": len(stage.ready),
+            f"{name}.delayed": len(stage.delayed),
             f"{name}.working": len(stage.working),
             f"{name}.passed": stage.passed,
             f"{name}.rejected": stage.rejected.total(),

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 30.0
 REDRAW_EVERY_S = 0.25
 RATE_OVER_S = 60.0
-_TOLD = (Kind.FAULT, Kind.STALLED, Kind.LAG, Kind.DRAINING)
+_LINES = (Kind.SAID, Kind.STEP)
+"""Kinds whose detail is a line for people."""
+_TOLD = (Kind.FAULT, Kind.STALLED, Kind.LAG, Kind.DRAINING, *_LINES)
 """Kinds that are worth a line of their own."""
 
 
@@ -35,6 +37,8 @@ class StageTally:
     """One stage in numbers."""
 
     ready: set[str] = field(default_factory=set)
+    delayed: set[str] = field(default_factory=set)
+    """Wait out the pause after a failed attempt."""
     working: set[str] = field(default_factory=set)
     passed: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
@@ -71,10 +75,11 @@ class Tally:
                 stage.entered[event.item] = event.at
             case Kind.STARTED:
                 stage.ready.discard(event.item)
+                stage.delayed.discard(event.item)
                 stage.working.add(event.item)
             case Kind.RETRY | Kind.FAULT:
                 stage.working.discard(event.item)
-                stage.ready.add(event.item)
+                stage.delayed.add(event.item)
                 stage.retried += 1
             case Kind.DONE:
                 self._left(stage, event)
@@ -87,17 +92,17 @@ class Tally:
 
     def _left(self, stage: StageTally, event: RunEvent) -> None:
         stage.working.discard(event.item)
-        stage.ready.discard(event.item)  # given up on the way from one attempt to the next
+        stage.delayed.discard(event.item)  # given up on the way from one attempt to the next
         stage.entered.pop(event.item, None)
         stage.finished.append(event.at)
         stage.passed += 1
 
     def rows(self, now: float) -> list[tuple[str, ...]]:
-        """stage, ready, working, passed, rejected, per minute, oldest."""
+        """stage, ready (pausing ones too), working, passed, rejected, per minute, oldest."""
         return [
             (
                 name,
-                str(len(stage.ready)),
+                str(len(stage.ready) + len(stage.delayed)),
                 str(len(stage.working)),
                 str(stage.passed),
                 str(stage.rejected.total()),
@@ -204,6 +209,8 @@ def _table(tally: Tally) -> Table:
 
 
 def _told(event: RunEvent) -> str:
+    if event.kind in _LINES:
+        return event.detail
     where = " ".join(part for part in (event.stage, event.item) if part)
     last = event.detail.strip().rpartition("\n")[2]  # of a traceback: the exception; all of it is in the journal
     return f"{event.kind}{': ' + where if where else ''}: {last}"

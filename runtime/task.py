@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -206,13 +207,31 @@ def write_task(task: Task, directory: Path) -> None:
 
     Raises: TaskInvalid for files that must not be written; OSError.
     """
-    certificate = () if task.certificate is None else (File(path=CERTIFICATE, data=task.certificate),)
-    write_tree((*task.layout(), *certificate), directory)
+    write_tree(_all_files(task), directory)
 
 
 def read_task(directory: Path) -> Task:
     """Read any Harbor task directory. Raises: TaskInvalid with every problem found."""
     files, problems = read_tree(directory)
+    return _assembled(files, problems, str(directory))
+
+
+def pack_task(task: Task) -> bytes:
+    """The whole directory as one value, for a machine that does not have it."""
+    return msgspec.msgpack.encode(_all_files(task))
+
+
+def unpack_task(data: bytes) -> Task:
+    """Raises: TaskInvalid."""
+    return _assembled({file.path: file for file in msgspec.msgpack.decode(data, type=list[File])}, [], "task")
+
+
+def _all_files(task: Task) -> tuple[File, ...]:
+    certificate = () if task.certificate is None else (File(path=CERTIFICATE, data=task.certificate),)
+    return (*task.layout(), *certificate)
+
+
+def _assembled(files: dict[str, File], problems: list[str], where: str) -> Task:
     problems += _missing(files) + _unusable_texts(files)
     config = _parse_config(files[_CONFIG].data, problems) if _CONFIG in files else None
     if config is not None and not _has_environment(files, config):
@@ -220,7 +239,7 @@ def read_task(directory: Path) -> Task:
             "environment/ has neither Dockerfile nor docker-compose.yaml, and task.toml names no docker_image"
         )
     if config is None or problems:
-        raise TaskInvalid(str(directory), problems)
+        raise TaskInvalid(where, problems)
     instruction = files.pop(_INSTRUCTION).data.decode()
     certificate = files.pop(CERTIFICATE, None)
     del files[_CONFIG]

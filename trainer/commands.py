@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from runtime.daemon.client import DaemonClient, find_client
 from runtime.errors import UserError
 from runtime.options import Common
 from runtime.settings import Settings
 from sandbox.engine import Engine
-from trainer.screen import say, show_estimate, show_evaluation, tell_step, write, write_json
+from trainer.screen import say, show_estimate, show_evaluation, show_trained, tell_step, write, write_json
 
 if TYPE_CHECKING:
-    from runtime.agent.policy import Policy
-    from trainer.recipe import Recipe
+    from runtime.limits import Limits
+    from trainer.asked import PlayAsked, TrainAsked
 
 Sandbox = Literal["auto", "docker", "namespace"]
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
@@ -55,6 +53,8 @@ async def train(
         resume: Go on with the run in --out.
     """
     settings = common.settings(options={"sandbox.engine": sandbox})
+    import msgspec
+
     from trainer.arena import find_tasks
     from trainer.recipe import load_recipe
 
@@ -67,37 +67,60 @@ async def train(
         raise UserError("--model", "the recipe names no directory of a model", f"Give one with {asked.model.name}")
     if asked.ppo is not None and not found:
         raise UserError("--tasks", "PPO needs tasks to train on", "Give a folder of them: termloom generate makes one")
-    _claim(out, resume=resume)
-    from runtime.interrupts import interrupts
-    from trainer.report import write_report
-    from trainer.training import Inputs, Tools, run_training
+    from trainer.asked import TrainAsked
 
-    inputs = Inputs(
-        model=source,
-        tasks=found,
-        held_out=tuple(find_tasks(held_out or ())),
-        out=out,
-        demonstrations=tuple(demonstrations or ()),
+    wanted = TrainAsked(
+        recipe=msgspec.to_builtins(asked),
+        model=str(source.absolute()),
+        tasks=_absolute(tasks or ()),
+        held_out=_absolute(held_out or ()),
+        demonstrations=_absolute(demonstrations or ()),
         engine_urls=tuple(engine_url or ()),
+        out=str(out.absolute()),
+        resume=resume,
     )
-    run_id = _run_id("train", out)
-    with interrupts(cleanup=f"termloom gc --run {run_id}") as stop:
-        async with _engine(settings, run_id) as engine:
-            tools = Tools(
+    client = None if common.here else find_client(settings.paths.state)
+    if client is not None:
+        return await _train_there(client, wanted, settings, as_json=common.json)
+    return await _train_here(wanted, settings, as_json=common.json)
+
+
+async def _train_there(client: DaemonClient, wanted: TrainAsked, settings: Settings, *, as_json: bool) -> int:
+    from runtime.daemon.follow import JobFailed, submit_and_follow
+    from trainer.job import TRAIN
+
+    job = await submit_and_follow(
+        client,
+        TRAIN.name,
+        settings=settings,
+        options=wanted.options(),
+        stages=[stage.name for stage in TRAIN.stages],
+        as_json=as_json,
+    )
+    if job.state != "finished":
+        raise JobFailed(job)
+    return show_trained(Path(wanted.out), Path(job.result["report"]), as_json=as_json)
+
+
+async def _train_here(wanted: TrainAsked, settings: Settings, *, as_json: bool) -> int:
+    from runtime.interrupts import interrupts
+    from trainer.asked import claim, run_id
+    from trainer.runs import carry_out_training
+
+    out = Path(wanted.out)
+    claim(out, resume=wanted.resume)
+    run = run_id("train", out)
+    with interrupts(cleanup=f"termloom gc --run {run}") as stop:
+        async with _engine(settings, run) as engine:
+            report = await carry_out_training(
+                wanted,
                 engine=engine,
                 limits=_limits(settings),
-                run_id=run_id,
                 say=say,
-                on_step=write_json if common.json else tell_step,
+                on_step=write_json if as_json else tell_step,
                 on_drain=stop.on_drain,
             )
-            await run_training(asked, inputs, tools)
-    report = write_report(out)
-    if common.json:
-        write_json({"kind": "result", "out": str(out), "report": str(report), "policy": str(out / "policy")})
-    else:
-        say(f"the policy is in {out / 'policy'}, the report in {report}")
-    return 0
+    return show_trained(out, report, as_json=as_json)
 
 
 def new_policy(
@@ -158,11 +181,12 @@ async def evaluate(
     settings = common.settings(options=given)
     if common.dry_run:
         return common.show(settings)
-    limits = {"max_turns": max_turns, "temperature": temperature}
-    player = _Player(recipe=recipe, policy=policy, engine_urls=tuple(engine_url or ()))
-    return await _play(
-        "evaluate", tasks, player, settings, attempts=attempts, limits=limits, out=out, as_json=common.json
-    )
+    own = {"max_turns": max_turns, "temperature": temperature}
+    from msgspec.structs import replace
+
+    asked = _asked("evaluate", tasks, recipe, policy, engine_url, attempts, out)
+    asked = replace(asked, limits={name: value for name, value in own.items() if value is not None})
+    return await _play(asked, settings, common)
 
 
 async def rollout(
@@ -192,8 +216,7 @@ async def rollout(
     from trainer.recipe import load_recipe
 
     attempts = attempts or load_recipe(recipe).rollout.group_size
-    player = _Player(recipe=recipe, policy=policy, engine_urls=tuple(engine_url or ()))
-    return await _play("rollout", tasks, player, settings, attempts=attempts, limits={}, out=out, as_json=common.json)
+    return await _play(_asked("rollout", tasks, recipe, policy, engine_url, attempts, out), settings, common)
 
 
 def compare(
@@ -230,125 +253,87 @@ def compare(
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Player:
-    """Who plays: a policy by its recipe, or without one the chat endpoint of the settings."""
-
-    recipe: Path | None
-    policy: Path | None
-    engine_urls: tuple[str, ...]
-
-
-async def _play(
+def _asked(
     command: Literal["evaluate", "rollout"],
     roots: tuple[Path, ...],
-    player: _Player,
-    settings: Settings,
-    *,
+    recipe: Path | None,
+    policy: Path | None,
+    engine_url: list[str] | None,
     attempts: int,
-    limits: Mapping[str, Any],
     out: Path,
-    as_json: bool,
-) -> int:
-    from runtime.agent.settings import EVALUATE
-    from runtime.blobs import Blobs
-    from runtime.interrupts import Interrupted, interrupts
-    from runtime.progress import show_progress
-    from trainer.arena import Arena, find_tasks
-    from trainer.evaluate import run_evaluation
+) -> PlayAsked:
+    """Raises: UserError."""
+    import msgspec
+
+    from trainer.arena import find_tasks
+    from trainer.asked import PlayAsked
     from trainer.recipe import load_recipe
-    from trainer.report import write_report
-    from trainer.rollout import STAGE, RolloutContext
 
     if not roots:
         raise UserError(command, "no task is named", "Give task directories, or a folder of them")
     if attempts < 1:
         raise UserError("--attempts", f"{attempts} is refused", "It must be at least 1")
-    found = find_tasks(roots)
-    recipe = load_recipe(player.recipe) if player.recipe else None
-    agent = (
-        EVALUATE if recipe is None else recipe.evaluation_agent() if command == "evaluate" else recipe.rollout_agent()
+    find_tasks(roots)
+    return PlayAsked(
+        command=command,
+        tasks=_absolute(roots),
+        recipe=msgspec.to_builtins(load_recipe(recipe)) if recipe else None,
+        policy=str(policy.absolute()) if policy else None,
+        engine_urls=tuple(engine_url or ()),
+        attempts=attempts,
+        out=str(out.absolute()),
     )
-    own = {name: value for name, value in limits.items() if value is not None}
-    run_id, named = _run_id(command, out), _limits(settings)
-    out.mkdir(parents=True, exist_ok=True)
-    cleanup = f"termloom gc --run {run_id}"
+
+
+async def _play(asked: PlayAsked, settings: Settings, common: Common) -> int:
+    if not common.here and (client := find_client(settings.paths.state)):
+        return await _play_there(client, asked, settings, as_json=common.json)
+    return await _play_here(asked, settings, as_json=common.json)
+
+
+async def _play_there(client: DaemonClient, asked: PlayAsked, settings: Settings, *, as_json: bool) -> int:
+    from runtime.daemon.follow import JobFailed, submit_and_follow
+    from trainer.evaluate import read_evaluation
+    from trainer.rollout import STAGE
+
+    job = await submit_and_follow(
+        client, asked.command, settings=settings, options=asked.options(), stages=[STAGE.name], as_json=as_json
+    )
+    if job.state != "finished":
+        raise JobFailed(job)
+    return show_evaluation(read_evaluation(Path(asked.out)), Path(job.result["report"]), as_json=as_json)
+
+
+async def _play_here(asked: PlayAsked, settings: Settings, *, as_json: bool) -> int:
+    from runtime.interrupts import Interrupted, interrupts
+    from runtime.progress import show_progress
+    from trainer.asked import run_id
+    from trainer.report import write_report
+    from trainer.rollout import STAGE
+    from trainer.runs import carry_out_play
+
+    run = run_id(asked.command, Path(asked.out))
+    cleanup = f"termloom gc --run {run}"
     with interrupts(cleanup=cleanup) as stop:
-        async with (
-            _engine(settings, run_id) as engine,
-            _policy(player, recipe, settings, out) as (policy, name, version),
-            show_progress([STAGE.name], json=as_json) as on_event,
-        ):
-            context = RolloutContext(
-                arena=Arena(engine, named, run_id=run_id),
-                policy=policy,
-                settings=agent.model_validate(agent.model_dump() | own),
-                blobs=Blobs(out / "blobs"),
-                source=command,
-                model=name,
-                grade_overflow=recipe is None or recipe.rollout.context_overflow == "grade",
-            )
-            got = await run_evaluation(
-                context,
-                found,
-                out,
-                run_id=run_id,
-                engine=engine.name,
-                limits=named,
-                attempts=attempts,
-                concurrency=settings.limits.run,
-                policy_version=version,
+        async with _engine(settings, run) as engine, show_progress([STAGE.name], json=as_json) as on_event:
+            got = await carry_out_play(
+                asked,
+                settings,
+                engine=engine,
+                limits=_limits(settings),
                 on_event=on_event,
                 announce=lambda runner: stop.on_drain(runner.drain),
             )
     if got is None:
         raise Interrupted(cleanup)
-    return show_evaluation(got, write_report(out), as_json=as_json)
+    return show_evaluation(got, write_report(Path(asked.out)), as_json=as_json)
 
 
-@asynccontextmanager
-async def _policy(
-    player: _Player, recipe: Recipe | None, settings: Settings, out: Path
-) -> AsyncIterator[tuple[Policy, str, int | None]]:
-    """The policy with its name and, where it is one of ours, its version."""
-    async with AsyncExitStack() as stack:
-        if recipe is None:
-            from runtime.agent.policy import ChatPolicy
-            from runtime.chat.endpoint import open_client, require_endpoint
-            from runtime.store import Store
-
-            if player.policy is not None:
-                raise UserError("--policy", "needs --recipe", "Its chat format and limits are in there")
-            require_endpoint(settings.chat, otherwise="evaluate a policy with --policy and --recipe")
-            store = await stack.enter_async_context(Store(out / "calls.sqlite"))
-            client = await stack.enter_async_context(open_client(settings.chat, store, most=settings.limits.chat))
-            yield ChatPolicy(client, purpose="evaluate"), settings.chat.model, None
-            return
-        from trainer.policy.agent import TokenPolicy
-        from trainer.serving import open_encoder, open_pool
-
-        directory = player.policy or Path(recipe.model.path)
-        encoder = open_encoder(recipe, directory)
-        pool = await stack.enter_async_context(open_pool(recipe, directory, player.engine_urls))
-        yield TokenPolicy(pool, encoder, seed=recipe.seed), str(directory), pool.version
+def _absolute(paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(str(path.absolute()) for path in paths)
 
 
-def _claim(out: Path, *, resume: bool) -> None:
-    """A new run starts in an empty directory. Raises: UserError."""
-    begun, present = (out / "recipe.json").exists(), out.exists() and any(out.iterdir())
-    if resume and not begun:
-        raise UserError(str(out), "holds no run that could be resumed", "Leave out --resume")
-    if present and not resume:
-        remedy = "Use --resume, or choose another --out" if begun else "Choose an empty or new directory as --out"
-        raise UserError(str(out), "is not empty", remedy)
-
-
-def _run_id(command: str, out: Path) -> str:
-    """The same for a run and its resumption."""
-    return f"{command}-{hashlib.sha256(os.fsencode(out.absolute())).hexdigest()[:12]}"
-
-
-def _limits(settings: Settings) -> Any:
+def _limits(settings: Settings) -> Limits:
     from runtime.limits import Limits
 
     return Limits(settings.limits.sizes())

@@ -33,6 +33,15 @@ def show_evaluation(got: Evaluation, report: Path, *, as_json: bool) -> int:
     return 1 if any(not task.graded for task in got.tasks) else 0
 
 
+def show_trained(out: Path, report: Path, *, as_json: bool) -> int:
+    """Where everything is; returns the exit code."""
+    if as_json:
+        write_json({"kind": "result", "out": str(out), "report": str(report), "policy": str(out / "policy")})
+    else:
+        say(f"the policy is in {out / 'policy'}, the report in {report}")
+    return 0
+
+
 def show_estimate(recipe: Recipe, model: Path | None, tasks: int, *, as_json: bool) -> int:
     """What a dry run shows. Raises: UserError when the model's dimensions are unknown."""
     import msgspec
@@ -77,12 +86,17 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def tell_step(line: Mapping[str, Any]) -> None:
+def step_line(line: Mapping[str, Any]) -> str:
+    """A training step for people."""
     held_out = f", held out {line['held_out_pass_rate']:.1%}" if "held_out_pass_rate" in line else ""
-    say(
+    return (
         f"step {line['step']}: reward {line['reward']:.3f}{held_out}, entropy {line.get('entropy', 0.0):.2f},"
         f" staleness {line['staleness_mean']:.2f}, {line['tokens_per_s']:.0f} tokens/s, waited {line['wait_s']:.1f} s"
     )
+
+
+def tell_step(line: Mapping[str, Any]) -> None:
+    say(step_line(line))
 
 
 def say(line: str) -> None:

@@ -25,6 +25,7 @@ from torch import nn
 
 from runtime.blobs import Blobs
 from runtime.errors import UserError
+from runtime.events import OnEvent, fan_out
 from runtime.limits import Limits
 from runtime.stage import Rejected
 from runtime.task import read_task
@@ -42,6 +43,7 @@ from trainer.rollout import RolloutAsked, RolloutContext, persevere
 from trainer.sample import Sample
 from trainer.serving import open_encoder, open_pool, probe_ids
 from trainer.sft import example_of, fine_tune
+from trainer.telling import told
 from trainer.tokens import Encoder
 
 
@@ -70,6 +72,8 @@ class Tools:
     on_step: Callable[[dict[str, Any]], None] = lambda _: None
     on_drain: Callable[[Callable[[], None]], None] = lambda _: None
     """Is handed what the first Ctrl-C calls."""
+    on_event: OnEvent = lambda _: None
+    """Is told of every episode; those of a measurement carry its own run."""
 
 
 async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> None:
@@ -147,7 +151,8 @@ class _Run:
                 task=str(names[group.task]),
                 group=group.name,
             )
-            played = await persevere(message, context, attempts=recipe.rollout.attempts)
+            playing = persevere(message, context, attempts=recipe.rollout.attempts)
+            played = await told(self._tools.on_event, message, playing)
             if isinstance(played, Rejected):
                 return Missing(reason=played.reason)
             assert played.reward is not None
@@ -201,7 +206,7 @@ class _Run:
             concurrency=self._recipe.rollout.concurrency,
             seed=self._recipe.seed,
             policy_version=self._pool.version,
-            on_event=lambda _: moved(),
+            on_event=fan_out(self._tools.on_event, lambda _: moved()),
         )
         if evaluation is not None:
             got = rate(evaluation.tasks, 1, resamples=self._recipe.evaluate.resamples, seed=self._recipe.seed)

@@ -13,6 +13,16 @@ class Planned(Message, frozen=True, kw_only=True, tag=True):
     repeat: int
 
 
+class Opened(Message, frozen=True, kw_only=True, tag=True):
+    """A trajectory that is to be made, with its task: all that a machine needs which does not have the directory."""
+
+    name: str
+    """Of the task."""
+    task: bytes
+    """As `runtime.task.pack_task` writes it."""
+    repeat: int
+
+
 class Enacted(Message, frozen=True, kw_only=True, tag=True):
     """A trajectory with its verdict."""
 

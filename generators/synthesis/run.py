@@ -29,7 +29,7 @@ from runtime.routes import Routes
 from runtime.runner import Runner, RunResult
 from runtime.settings import Settings, SynthesizeSettings
 from runtime.source import Once
-from runtime.stage import Rejected
+from runtime.stage import Rejected, Stage
 from runtime.store import Store
 from sandbox.engine import Engine
 
@@ -56,6 +56,7 @@ async def run_synthesis(
     given: Collection[str] = (),
     announce: Callable[[Runner], None] = lambda _: None,
     limits: Limits | None = None,
+    stages: Sequence[Stage] = STAGES,
 ) -> Outcome:
     """Run to the end, or as far as a drain allows; exports and statistics are written either way.
 
@@ -64,6 +65,7 @@ async def run_synthesis(
         given: names of `synthesize` settings that the user gave explicitly; a resumed run refuses others than its own.
         announce: is handed the runner before it starts, for whoever may drain it.
         limits: shared with other runs of this process; by default those of the settings, for this run alone.
+        stages: the pipeline as it is to be run, where some of its work is done elsewhere.
 
     Raises: UserError, StoreError, TrajectoryInvalid, ChatRejected, SandboxError.
     """
@@ -72,12 +74,12 @@ async def run_synthesis(
         ours = recorded_settings(COMMAND, settings.synthesize, run.settings, given)
         plan = planned(tasks, ours, place.run_id)
         limits, shelf = limits or Limits(settings.limits.sizes()), await anyio.to_thread.run_sync(Shelf, place.out)
-        async with _open_troupe(ours, settings, store) as troupe, MemoryBus() as bus:
+        async with open_troupe(ours, settings, store) as troupe, MemoryBus() as bus:
             context = SynthesisContext(
                 engine=engine, limits=limits, troupe=troupe, settings=ours, run_id=place.run_id, shelf=shelf
             )
             runner = Runner(
-                stages=STAGES,
+                stages=stages,
                 bus=bus,
                 store=store,
                 context=context,
@@ -133,7 +135,8 @@ def check(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _open_troupe(ours: SynthesizeSettings, settings: Settings, store: Store) -> AsyncIterator[Troupe]:
+async def open_troupe(ours: SynthesizeSettings, settings: Settings, store: Store) -> AsyncIterator[Troupe]:
+    """The players that the settings name."""
     if ours.author == "procedural":
         from generators.synthesis.procedural import ProceduralTroupe
 

@@ -1,4 +1,4 @@
-"""The stages of synthesis: an episode is played and graded, its trajectory is filed."""
+"""The stages of synthesis: a task is read, an episode of it is played and graded, its trajectory is filed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from generators.context import Bench
 from generators.handling import UnfitError, handles
 from generators.images import HeldImages
-from generators.synthesis.messages import Enacted, Filed, Planned
+from generators.synthesis.messages import Enacted, Filed, Opened, Planned
 from generators.synthesis.outputs import Shelf
 from generators.synthesis.performance import agent_settings, perform
 from generators.synthesis.roles import Troupe
@@ -22,7 +22,7 @@ from runtime.errors import TaskInvalid
 from runtime.limits import Limits as NamedLimits
 from runtime.settings import SynthesizeSettings
 from runtime.stage import Message, Stage
-from runtime.task import Task, read_task
+from runtime.task import Task, pack_task, read_task, unpack_task
 from runtime.trajectory import decode, encode
 from sandbox.engine import Engine, Sandbox
 from sandbox.spec import Verdict
@@ -43,10 +43,23 @@ class SynthesisContext:
     images: HeldImages = field(default_factory=HeldImages)
 
 
+@handles("open")
+async def open_task(message: Planned, context: SynthesisContext) -> Message:
+    """Read the task's directory: the episode may be played on a machine that does not have it."""
+    path = Path(message.directory)
+    try:
+        task = await anyio.to_thread.run_sync(read_task, path)
+        task.context()
+    except TaskInvalid as invalid:
+        raise UnfitError("task_invalid", str(invalid)) from invalid
+    return Opened(item=message.item, run_id=message.run_id, name=path.name, task=pack_task(task), repeat=message.repeat)
+
+
 @handles("enact")
-async def enact(message: Planned, context: SynthesisContext) -> Message:
+async def enact(message: Opened, context: SynthesisContext) -> Message:
     """Play one episode in a fresh sandbox and have the verifier judge what is left of it."""
-    task, bench = await _prepare(message, context)
+    task = unpack_task(message.task)
+    bench = _bench(task, message, context)
     built = await bench.build()
     if not built.ok:
         raise UnfitError("build_failed", f"`{built.failed_step}` ended with {built.exit_code}: {built.log_tail[-300:]}")
@@ -66,32 +79,26 @@ async def enact(message: Planned, context: SynthesisContext) -> Message:
     return Enacted(item=message.item, run_id=message.run_id, trajectory=_record(message, context, episode, verdict))
 
 
-async def _prepare(message: Planned, context: SynthesisContext) -> tuple[Task, Bench]:
-    try:
-        task = await anyio.to_thread.run_sync(read_task, Path(message.directory))
-        environment = task.context()
-    except TaskInvalid as invalid:
-        raise UnfitError("task_invalid", str(invalid)) from invalid
-    bench = Bench(
+def _bench(task: Task, message: Opened, context: SynthesisContext) -> Bench:
+    return Bench(
         context.engine,
         context.limits,
-        environment,
+        task.context(),
         task.limits(),
         run_id=context.run_id,
         item=message.item,
         images=context.images,
     )
-    return task, bench
 
 
-def _record(message: Planned, context: SynthesisContext, episode: Episode, verdict: Verdict) -> bytes:
+def _record(message: Opened, context: SynthesisContext, episode: Episode, verdict: Verdict) -> bytes:
     """The trajectory without anything that differs from run to run: no duration, no name of the run."""
     settings = context.settings
     trajectory = episode.record(
         agent_settings(settings),
         trajectory_id=message.item,
         run_id=f"synthesis-{settings.seed}",
-        task=Path(message.directory).name,
+        task=message.name,
     )
     return encode(
         replace(
@@ -116,9 +123,17 @@ async def file(message: Enacted, context: SynthesisContext) -> Message:
 
 STAGES = (
     Stage(
-        name="enact",
+        name="open",
         subscribes="planned",
         takes=Planned,
+        publishes={Opened: "opened"},
+        handler=open_task,
+        slots=4,
+    ),
+    Stage(
+        name="enact",
+        subscribes="opened",
+        takes=Opened,
         publishes={Enacted: "enacted"},
         handler=enact,
         slots=64,

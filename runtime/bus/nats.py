@@ -9,9 +9,10 @@ user is done here, and each point has a test in the contract:
 - A body near the server's payload limit goes to the object store; the message carries its name.
 - A late acknowledgement would settle a message that someone else works on: a lease knows when it ended.
 - A pull asks for no more messages than there are free slots, so none waits in a client while its lease runs.
+- The server counts a message that waits out a delay as under lease: a mark in a stream beside says until when it waits,
+  from the moment it is given back until it is delivered again.
 
-Settling waits for the server's confirmation. `delayed` counts as `leased`: the server does not tell them apart. All of
-it is one module, the only one that knows the client.
+Settling waits for the server's confirmation. All of it is one module, the only one that knows the client.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import msgspec
 
 from runtime.bus.protocol import DeadLetter, QueueOptions, QueueState
 from runtime.bus.signal import Signal
-from runtime.bus.wire import Buried, Envelope, Names, decode_buried, decode_envelope, encode, token_of
+from runtime.bus.wire import Buried, Envelope, Names, decode_buried, decode_envelope, due_of, encode, token_of
 from runtime.errors import BusClosed, UserError
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ class _Queue:
             api.StreamConfig(
                 name=self.names.dead_stream, subjects=[self.names.dead_subject("*")], max_msgs_per_subject=1
             )
+        )
+        await self._stream(
+            api.StreamConfig(name=self.names.delayed_stream, subjects=[self.names.delayed_subject("*", "*")])
         )
         await self.bus.jetstream.add_consumer(
             self.names.stream,
@@ -197,6 +201,20 @@ class _Queue:
         except NotFoundError:
             return None
 
+    async def mark_delayed(self, key: str, delay_s: float) -> None:
+        subject = self.names.delayed_subject(token_of(key), str(round((time.time() + delay_s) * 1000)))
+        await self.bus.jetstream.publish(subject, b"", timeout=_CONFIRM_S)
+
+    async def unmark_delayed(self, key: str) -> None:
+        await self.bus.jetstream.purge_stream(
+            self.names.delayed_stream, subject=self.names.delayed_subject(token_of(key), "*")
+        )
+
+    async def delays(self) -> list[float]:
+        """When each of the delays that are marked ends, in seconds since the epoch."""
+        info = await self.bus.jetstream.stream_info(self.names.delayed_stream, subjects_filter=">")
+        return [due_of(subject) for subject in info.state.subjects or ()]
+
     async def oldest_s(self, first: int) -> float:
         from nats.js.errors import NotFoundError
 
@@ -242,6 +260,8 @@ class NatsDelivery:
         if self.live and self.attempt >= self._queue.options.max_attempts:
             await self.reject(f"{self.attempt} deliveries, the last: given back")
         elif self.live:
+            if delay_s > 0:
+                await self._queue.mark_delayed(self.key, delay_s)
             await self._settle(b"-NAK " + json.dumps({"delay": int(delay_s * 1e9)}).encode())
 
     async def extend(self) -> None:
@@ -364,11 +384,13 @@ class NatsBus:
         stream = (await self.jetstream.stream_info(source.names.stream)).state
         dead = (await self.jetstream.stream_info(source.names.dead_stream)).state
         consumer = await self.jetstream.consumer_info(source.names.stream, _CONSUMER)
+        delays, now = await source.delays(), time.time()
+        delayed = sum(due > now for due in delays)
         return QueueState(
             queue=queue,
-            ready=consumer.num_pending,
-            leased=consumer.num_ack_pending,
-            delayed=0,
+            ready=consumer.num_pending + len(delays) - delayed,
+            leased=max(0, consumer.num_ack_pending - len(delays)),
+            delayed=delayed,
             dead=dead.messages,
             oldest_s=await source.oldest_s(stream.first_seq) if stream.messages else 0.0,
         )
@@ -452,6 +474,8 @@ class _Deliveries:
     async def _take(self) -> NatsDelivery | None:
         """The message that arrived. It leaves the buffer when nothing is left to wait for."""
         delivery = await self._delivery(self._arrived[0])
+        if delivery.attempt > 1:
+            await self._queue.unmark_delayed(delivery.key)
         if delivery.attempt > self._queue.options.max_attempts:
             await delivery.give_up()
             self._arrived.popleft()

@@ -36,15 +36,25 @@ class Names:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix + queue):
             raise ValueError(f"a queue's name is letters, digits, '-' and '_': {prefix!r}, {queue!r}")
         self.stream, self.dead_stream = f"{prefix}-{queue}", f"{prefix}-{queue}-dead"
+        self.delayed_stream = f"{prefix}-{queue}-delayed"
         self.bodies = f"{prefix}-{queue}-bodies"
         self.room, self.full = f"{prefix}-room.{queue}", f"{prefix}-full.{queue}"
         self._subject, self._dead = f"{prefix}.{queue}", f"{prefix}-dead.{queue}"
+        self._delayed = f"{prefix}-delayed.{queue}"
 
     def subject(self, token: str) -> str:
         return f"{self._subject}.{token}"
 
     def dead_subject(self, token: str) -> str:
         return f"{self._dead}.{token}"
+
+    def delayed_subject(self, token: str, due_ms: str) -> str:
+        return f"{self._delayed}.{token}.{due_ms}"
+
+
+def due_of(subject: str) -> float:
+    """When a delay ends, in seconds since the epoch, from the subject that marks it."""
+    return int(subject.rpartition(".")[2]) / 1000
 
 
 def token_of(key: str) -> str:

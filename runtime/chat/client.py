@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -31,6 +32,7 @@ from runtime.chat.concurrency import ConcurrencySettings, Controller, Gate, Slot
 from runtime.chat.faults import Diagnosis, diagnose_connection, diagnose_status
 from runtime.chat.ledger import CallLedger, MemoryLedger
 from runtime.chat.messages import DRAW_HEADER, PURPOSE_HEADER, ChatRequest, Completion
+from runtime.chat.notes import CallNote, tell_call
 from runtime.errors import ChatError
 
 if TYPE_CHECKING:
@@ -208,9 +210,38 @@ class ChatClient:
             patience.queue_wait_s += slot.queue_wait_s
             worst = self.budget.cost(self.model, request.prompt_estimate, request.max_tokens)
             async with self.budget.hold(worst, purpose=request.purpose, endpoint=self.base_url) as hold:
-                completion = await self._send(request, key, patience, slot)
+                began = anyio.current_time()
+                try:
+                    completion = await self._send(request, key, patience, slot)
+                except _TryFailedError as failed:
+                    self._note(request, failed.diagnosis.status, began)
+                    raise
                 hold.actual = self.budget.cost(self.model, completion.prompt_tokens, completion.completion_tokens)
+                self._note(request, 200, began, completion, cost=hold.actual.usd)
             return completion, hold.actual.usd
+
+    def _note(
+        self,
+        request: ChatRequest,
+        status: int | None,
+        began: float,
+        completion: Completion | None = None,
+        *,
+        cost: float = 0.0,
+    ) -> None:
+        """Tell whoever listens of one try."""
+        tell_call(
+            CallNote(
+                at=time.time(),
+                purpose=request.purpose,
+                model=self.model,
+                status=status,
+                latency_s=anyio.current_time() - began,
+                prompt_tokens=completion.prompt_tokens if completion else 0,
+                completion_tokens=completion.completion_tokens if completion else 0,
+                cost=cost,
+            )
+        )
 
     async def _send(self, request: ChatRequest, key: str, patience: _Patience, slot: Slot) -> Completion:
         """One HTTP exchange, timed. Raises: _TryFailedError."""

@@ -6,7 +6,7 @@
     GET  /api/jobs/JOB/events                         what happens, until the job is over; the last line is the job
     POST /api/jobs/JOB/cancel|pause|unpause|drain|resume
     POST /api/jobs/JOB/items/ITEM/cancel|requeue
-    GET  /api/explain/ID                              a job or an item: where it is and what it waits for
+    GET  /api/explain/ID                              a job, an item or JOB/ITEM: where it is, what it waits for
     GET  /api/dead-letters
     POST /api/set                                     {"limits.build": 4}
     POST /api/drain                                   the whole daemon
@@ -49,8 +49,8 @@ class Api:
             Route("/api/jobs/{job}", told(self.job), methods=get),
             Route("/api/jobs/{job}/events", told(self.events), methods=get),
             Route("/api/jobs/{job}/{action}", told(self.act), methods=post),
-            Route("/api/jobs/{job}/items/{item}/{action}", told(self.act_on_item), methods=post),
-            Route("/api/explain/{name}", told(self.explain), methods=get),
+            Route("/api/jobs/{job}/items/{item:path}/{action}", told(self.act_on_item), methods=post),
+            Route("/api/explain/{name:path}", told(self.explain), methods=get),
             Route("/api/dead-letters", told(self.dead_letters), methods=get),
             Route("/api/set", told(self.set), methods=post),
             Route("/api/drain", told(self.drain), methods=post),

@@ -22,7 +22,9 @@ from pydantic import BaseModel, ConfigDict
 
 from runtime.bus.signal import Signal
 from runtime.causes import first_cause
-from runtime.daemon.kind import JobKind, JobPlace, JobWork, job_kind, job_kinds
+from runtime.chat.notes import CallNote, OnCall, listening_to_calls
+from runtime.daemon.apart import run_apart
+from runtime.daemon.kind import JobKind, JobPlace, JobWork, Steered, job_kind, job_kinds
 from runtime.daemon.live import LiveJob
 from runtime.daemon.records import OVER, Job, JobRecords
 from runtime.daemon.sections import merged, without_secrets
@@ -67,9 +69,10 @@ class Jobs:
         limits: Limits,
         spread: Spread,
         listen: OnEvent,
+        on_call: OnCall,
     ) -> None:
         self._settings, self._records, self._engine, self._limits = settings, records, engine, limits
-        self._spread, self._listen = spread, listen
+        self._spread, self._listen, self._on_call = spread, listen, on_call
         self._jobs = {job.job: job for job in records.all()}
         self.live: dict[str, LiveJob] = {}
         """Jobs of this daemon's lifetime, over or not."""
@@ -205,7 +208,7 @@ class Jobs:
             raise UserError("job", f"{name} is {self.get(name).state}", "Only a job in work can be told this")
         return live
 
-    def _runner_of(self, name: str) -> Any:
+    def _runner_of(self, name: str) -> Steered:
         live = self._in_work(name)
         if live.runner is None:
             raise UserError("job", f"{name} is still being set up", "Try again in a moment")
@@ -263,19 +266,24 @@ class Jobs:
                 runner.drain("the daemon stops")
 
         begun, job = job.begun, self._record(job, begun=True)
-        async with metrics_lines(place.store.parent / "metrics.jsonl", live.tally):
-            return await kind.run(
-                JobWork(
-                    settings=settings,
-                    options=job.options,
-                    begun=begun,
-                    engine=self._engine,
-                    limits=self._limits.share(kind.name),
-                    stages=self._spread(kind, place, settings),
-                    on_event=fan_out(live.listen, self._listen, log_event),
-                    announce=announce,
-                )
-            )
+        work = JobWork(
+            settings=settings,
+            options=job.options,
+            begun=begun,
+            engine=self._engine,
+            limits=self._limits.share(kind.name),
+            stages=self._spread(kind, place, settings),
+            on_event=fan_out(live.listen, self._listen, log_event),
+            announce=announce,
+        )
+
+        def called(note: CallNote) -> None:
+            live.calls(note)
+            self._on_call(note)
+
+        with listening_to_calls(called):
+            async with metrics_lines(place.store.parent / "metrics.jsonl", live.tally):
+                return await (run_apart(kind.name, work, place) if kind.apart else kind.run(work))
 
     async def _end(self, live: LiveJob, result: dict[str, Any]) -> None:
         drained = result.get("state") == "drained"

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.errors import UserError
 from runtime.events import OnEvent
 from runtime.limits import Limits
-from runtime.runner import Runner
 from runtime.settings import Settings
 from runtime.stage import Stage
 from sandbox.engine import Engine
@@ -25,6 +24,27 @@ from sandbox.engine import Engine
 GROUP = "termloom.jobs"
 Options = Mapping[str, Any]
 """A kind's own arguments, as JSON; paths are absolute."""
+
+
+class Drainable(Protocol):
+    """What can be asked to take up nothing more and end."""
+
+    def drain(self, reason: str = ...) -> None: ...
+
+
+class Steered(Drainable, Protocol):
+    """What can be steered item by item, as a `Runner` can."""
+
+    @property
+    def paused(self) -> bool: ...
+
+    def pause(self) -> None: ...
+
+    def unpause(self) -> None: ...
+
+    def cancel(self, item: str) -> bool: ...
+
+    async def requeue(self, item: str) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +69,8 @@ class JobWork:
     stages: tuple[Stage, ...]
     """The kind's stages; where other machines take part, those that travel are sent to them."""
     on_event: OnEvent
-    announce: Callable[[Runner], None]
-    """To be called with the runner before it runs."""
+    announce: Callable[[Drainable], None]
+    """To be called, before the work begins, with what carries it: a runner as a rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +98,8 @@ class JobKind:
     """Carries the job to its end or to a drain; returns the result as JSON. The key `state` is the run's."""
     travel: Travel | None = None
     """None: all of its work is done in the daemon."""
+    apart: bool = False
+    """Each job in a process of its own: for what computes, and would stop the daemon's loop or take it down."""
 
 
 @cache

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import anyio
 
 from runtime.bus.signal import Signal
+from runtime.chat.tally import CallTally
+from runtime.daemon.kind import Steered
 from runtime.daemon.records import Job
 from runtime.events import RunEvent
 from runtime.progress import Tally
-from runtime.runner import Runner
 
 KEPT_EVENTS = 5000
 
@@ -67,9 +68,14 @@ class LiveJob:
     tally: Tally
     log: EventLog = field(default_factory=EventLog)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    runner: Runner | None = None
+    runner: Steered | None = None
     cancelled: bool = False
+    calls: CallTally = field(default_factory=CallTally)
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Of the newest training step."""
 
     def listen(self, event: RunEvent) -> None:
         self.tally(event)
+        if isinstance(event.numbers, dict):
+            self.numbers = event.numbers
         self.log.add(event)

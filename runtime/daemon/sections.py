@@ -46,3 +46,11 @@ def without_secrets(sections: Mapping[str, Any]) -> dict[str, Any]:
         else section
         for name, section in sections.items()
     }
+
+
+def whole(settings: Settings, *, engine: str) -> dict[str, Any]:
+    """Everything, secrets included, for another process of this machine that does the work with `engine`."""
+    dumped = settings.model_dump(mode="json", exclude={"daemon"})
+    dumped["chat"]["api_key"] = settings.chat.api_key.get_secret_value()
+    dumped["sandbox"]["engine"] = engine
+    return dumped

@@ -68,7 +68,15 @@ async def _serve(
     async with AsyncExitStack() as stack:
         spread = await stack.enter_async_context(open_spread(settings, engine, limits))
         records = JobRecords(directory(settings.paths.state) / "jobs")
-        jobs = Jobs(settings, records, engine=engine, limits=limits, spread=spread.stages_for, listen=metrics.listen)
+        jobs = Jobs(
+            settings,
+            records,
+            engine=engine,
+            limits=limits,
+            spread=spread.stages_for,
+            listen=metrics.listen,
+            on_call=metrics.called,
+        )
         reporter = Reporter(jobs, engine=engine, limits=limits, lag=lag, queues=spread.queues)
         metrics.watch(reporter)
         api = Api(jobs, reporter, limits, drain=jobs.drain)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from runtime.bus.protocol import QueueState
+from runtime.chat.tally import CallTally
 from runtime.daemon.jobs import Jobs
 from runtime.daemon.kind import job_kind, job_kinds
 from runtime.daemon.live import LiveJob
@@ -28,12 +29,27 @@ class StageState(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     subscribes: str
     ready: int = 0
+    delayed: int = 0
+    """Wait out the pause after a failed attempt."""
     working: int = 0
     passed: int = 0
     rejected: dict[str, int] = {}
     retried: int = 0
     per_min: float = 0.0
     oldest_s: float = 0.0
+
+
+class CallState(msgspec.Struct, frozen=True, kw_only=True):
+    """Model calls of one job since this daemon took it up, try by try."""
+
+    tries: int
+    answered: int
+    told_to_slow_down: int
+    """Status 429."""
+    failed: int
+    per_min: float
+    p50_s: float
+    p95_s: float
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +60,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     still_s: float = 0.0
     """Since its last movement, while it is in work."""
     stages: tuple[StageState, ...] = ()
+    calls: CallState | None = None
+    numbers: dict[str, float] = {}
+    """Of the newest training step, where there is one."""
 
     @property
     def rejected(self) -> int:
@@ -125,6 +144,8 @@ class Reporter:
             paused=bool(live.runner and live.runner.paused and job.state == "running"),
             still_s=time.time() - moved if job.state == "running" else 0.0,
             stages=tuple(_stages(live)),
+            calls=_calls(live.calls) if live.calls.tries else None,
+            numbers=live.numbers,
         )
 
     async def spending(self, job: Job) -> Spending:
@@ -153,11 +174,15 @@ class Reporter:
                     found += [(job, letter) for letter in await store.dead_letters(job.run_id)]
         return found
 
-    async def places(self, item: str) -> list[Place]:
-        """Where an item of that name is, in every job that has it. Raises: UserError when none has."""
-        found = [place for job in self._jobs.all() for place in await self._places(job, item)]
+    async def places(self, name: str) -> list[Place]:
+        """Where an item is: in the job of JOB/ITEM, else in every job that has it. Raises: UserError when none has."""
+        jobs = self._jobs.all()
+        first, _, rest = name.partition("/")
+        of_job = [(job, rest) for job in jobs if job.job == first]
+        wanted = of_job or [(job, name) for job in jobs]
+        found = [place for job, item in wanted for place in await self._places(job, item)]
         if not found:
-            raise UserError("explain", f"there is no job or item '{item}'", "See termloom ctl ps")
+            raise UserError("explain", f"there is no job or item '{name}'", "See termloom ctl ps")
         return found
 
     async def _places(self, job: Job, item: str) -> list[Place]:
@@ -200,6 +225,18 @@ class Reporter:
         return [f"{claim.state} '{claim.limit}' for {now - claim.since:.0f} s" for claim in self._limits.of(item)]
 
 
+def _calls(calls: CallTally) -> CallState:
+    return CallState(
+        tries=calls.tries,
+        answered=calls.answered,
+        told_to_slow_down=calls.told_to_slow_down,
+        failed=calls.failed,
+        per_min=calls.rate_per_min(time.time()),
+        p50_s=calls.latency_s(0.5),
+        p95_s=calls.latency_s(0.95),
+    )
+
+
 def _stages(live: LiveJob) -> list[StageState]:
     now = time.time()
     queues = {stage.name: stage.subscribes for stage in job_kind(live.job.kind).stages}
@@ -208,6 +245,7 @@ def _stages(live: LiveJob) -> list[StageState]:
             stage=name,
             subscribes=queues[name],
             ready=len(stage.ready),
+            delayed=len(stage.delayed),
             working=len(stage.working),
             passed=stage.passed,
             rejected=dict(stage.rejected),

@@ -9,6 +9,29 @@ import msgspec
 from runtime.dashboard.library import Curve
 
 WIDTH, HEIGHT = 320.0, 110.0
+_FEW = 40
+"""So many points are marked one by one."""
+_FLAT = 0.5
+"""A curve that moves by less than this share of its height is shown without the ground it stands on."""
+
+LEARNING = {
+    "reward": "reward of a batch",
+    "held_out_pass_rate": "pass rate, held out",
+    "policy_loss": "policy loss",
+    "value_loss": "value loss",
+    "entropy": "entropy, nats a token",
+    "approx_kl": "KL of the update, nats",
+    "clipfrac": "share of ratios clipped",
+    "ratio_max": "largest ratio",
+    "staleness_mean": "staleness, versions",
+    "behaviour_gap": "engine to learner gap, nats",
+    "explained_variance": "explained variance of the critic",
+    "tokens_per_s": "tokens a second",
+    "wait_s": "waited for rollouts, s",
+    "update_s": "update, s",
+    "turns": "turns of an episode",
+}
+"""What a training run is judged by, in the order in which a person looks, with its unit."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +40,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     points: str
     """As SVG takes them."""
+    marks: tuple[tuple[str, str], ...]
+    """The points one by one, where they are few."""
     last: str
 
 
@@ -24,45 +49,74 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """One quantity, of one run or of several."""
 
     name: str
+    title: str
     lines: tuple[Line, ...]
     low: str
     high: str
     until: str
 
 
-def charts(curves: Sequence[tuple[str, Sequence[Curve]]]) -> list[Chart]:
-    """One chart for each name; what never moves from zero is left out. `curves`: a label and its curves."""
+class Charts(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a page: what it is about, and the rest."""
+
+    first: tuple[Chart, ...]
+    others: tuple[Chart, ...]
+
+
+def charts(curves: Sequence[tuple[str, Sequence[Curve]]]) -> Charts:
+    """One chart for each name; what never moves from zero is left out. `curves`: a label and its curves.
+
+    Where anything is learnt, `first` is that and the rest are the others; else everything is first.
+    """
     names = sorted({curve.name for _, group in curves for curve in group})
-    drawn = []
+    drawn = {}
     for name in names:
         same = [(label, curve) for label, group in curves for curve in group if curve.name == name and curve.points]
         if any(value for _, curve in same for _, value in curve.points):
-            drawn.append(_chart(name, same))
-    return drawn
+            drawn[name] = _chart(name, same)
+    learnt = tuple(drawn.pop(name) for name in LEARNING if name in drawn)
+    rest = tuple(drawn.values())
+    return Charts(first=learnt, others=rest) if learnt else Charts(first=rest, others=())
 
 
 def _chart(name: str, curves: Sequence[tuple[str, Curve]]) -> Chart:
     xs = [x for _, curve in curves for x, _ in curve.points]
-    ys = [y for _, curve in curves for _, y in curve.points]
-    low, high, until = min(*ys, 0.0), max(*ys, 0.0), max(xs)
-    lines = tuple(
-        Line(
-            label=label,
-            points=" ".join(_point(x, y, low, high, until) for x, y in curve.points),
-            last=_number(curve.points[-1][1]),
+    low, high = _range([y for _, curve in curves for _, y in curve.points])
+    until = max(xs)
+    lines = []
+    for label, curve in curves:
+        places = [_place(x, y, low, high, until) for x, y in curve.points]
+        lines.append(
+            Line(
+                label=label,
+                points=" ".join(f"{x},{y}" for x, y in places),
+                marks=tuple(places) if len(places) <= _FEW else (),
+                last=_number(curve.points[-1][1]),
+            )
         )
-        for label, curve in curves
-    )
     return Chart(
-        name=name, lines=lines, low=_number(low), high=_number(high), until=f"{_number(until)} {curves[0][1].unit}"
+        name=name,
+        title=LEARNING.get(name, name),
+        lines=tuple(lines),
+        low=_number(low),
+        high=_number(high),
+        until=f"{_number(until)} {curves[0][1].unit}",
     )
 
 
-def _point(x: float, y: float, low: float, high: float, until: float) -> str:
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """From zero, unless all that happens is far from it."""
+    low, high = min(values), max(values)
+    if high > low and high - low < _FLAT * max(abs(low), abs(high)):
+        return low, high
+    return min(low, 0.0), max(high, 0.0)
+
+
+def _place(x: float, y: float, low: float, high: float, until: float) -> tuple[str, str]:
     across = x / until if until else 0.0
     up = (y - low) / (high - low) if high > low else 0.0
-    return f"{across * WIDTH:.1f},{HEIGHT - up * HEIGHT:.1f}"
+    return f"{across * WIDTH:.1f}", f"{HEIGHT - up * HEIGHT:.1f}"
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

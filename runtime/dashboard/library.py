@@ -24,7 +24,8 @@ MOST_TRAJECTORIES = 5000
 MOST_POINTS = 400
 """Of a curve: more are thinned out."""
 _TEXT_LIMIT = 200_000
-_METRICS = "metrics.jsonl"
+METRICS = "metrics.jsonl"
+_FILES = ("*.jsonl", "evaluations/*/trajectories.jsonl")
 
 
 class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +62,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 class Library:
     """One folder. Methods block on the file system: call them in a worker thread."""
 
-    def __init__(self, folder: Path, *, metrics: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._metrics = metrics or folder / _METRICS
 
     def tasks(self) -> list[TaskLine]:
         """Task directories in it, or the folder itself where it is one."""
@@ -77,8 +77,8 @@ class Library:
         raise UserError(str(self.folder), f"has no task '{name}'", "Choose one that is listed")
 
     def trajectory_files(self) -> list[str]:
-        """Files of trajectories, one a line, by the first line of each."""
-        return [path.name for path in self._json_lines() if _is_trajectories(path)]
+        """Files of trajectories, one a line, by the first line of each; those of a run's evaluations too."""
+        return [self._name(path) for path in self._json_lines() if _is_trajectories(path)]
 
     def trajectories(self, file: str) -> list[TrajectoryLine]:
         """Raises: UserError, TrajectoryInvalid."""
@@ -94,9 +94,10 @@ class Library:
 
     def curves(self) -> list[Curve]:
         """Every number in the metrics file, over `step` where there is one, else over seconds since its start."""
-        if not self._metrics.is_file():
+        metrics = self.folder / METRICS
+        if not metrics.is_file():
             return []
-        with self._metrics.open("rb") as file:
+        with metrics.open("rb") as file:
             rows = [row for row in map(_numbers, file) if row]
         return _curves(rows)
 
@@ -106,16 +107,21 @@ class Library:
         return sorted(path.parent for path in itertools.islice(self.folder.glob("*/task.toml"), MOST_TASKS))
 
     def _json_lines(self) -> list[Path]:
-        found = [self.folder] if self.folder.is_file() else sorted(self.folder.glob("*.jsonl"))
-        return [path for path in found if path.is_file() and path.name != _METRICS]
+        if self.folder.is_file():
+            return [self.folder]
+        found = sorted(path for pattern in _FILES for path in self.folder.glob(pattern))
+        return [path for path in found if path.is_file() and path.name != METRICS]
 
     def _lines(self, file: str) -> Iterator[bytes]:
         for path in self._json_lines():
-            if path.name == file:
+            if self._name(path) == file:
                 with path.open("rb") as opened:
                     yield from opened
                 return
         raise UserError(str(self.folder), f"has no file '{file}'", "Choose one that is listed")
+
+    def _name(self, path: Path) -> str:
+        return path.name if path == self.folder else str(path.relative_to(self.folder))
 
 
 def text_of(data: bytes) -> str:

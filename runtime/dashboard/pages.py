@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -23,8 +23,9 @@ from starlette.routing import Route
 from runtime.daemon.jobs import Jobs
 from runtime.daemon.records import Job
 from runtime.daemon.state import Reporter
+from runtime.dashboard.census import census
 from runtime.dashboard.charts import charts
-from runtime.dashboard.library import Library
+from runtime.dashboard.library import Curve, Library
 from runtime.dashboard.shelves import Shelf, shelf_routes
 from runtime.errors import RuntimeFault, UserError
 
@@ -79,20 +80,16 @@ class Pages:
             Route("/", safely(self.overview)),
             Route("/compare", safely(self.compare)),
             Route("/jobs/{job}", safely(self.job)),
-            Route("/jobs/{job}/items/{item}", safely(self.item)),
+            Route("/jobs/{job}/items/{item:path}", safely(self.item)),
             Route("/jobs/{job}/{action}", safely(self.act), methods=["POST"]),
             Route("/dead-letters", safely(self.dead_letters)),
-            Route("/jobs/{job}/items/{item}/{action}", safely(self.act_on_item), methods=["POST"]),
+            Route("/jobs/{job}/items/{item:path}/{action}", safely(self.act_on_item), methods=["POST"]),
             *shelf_routes("/jobs/{job}/out", self._shelf, self._templates),
             *static_routes(),
         ]
 
     async def overview(self, _: Request) -> Response:
         state = await self._reporter.state()
-        purposes: dict[str, int] = {}
-        for record in state.sandboxes:
-            kind = record.purpose.partition("/")[0].partition(" ")[0] or "other"
-            purposes[kind] = purposes.get(kind, 0) + 1
         newest = list(reversed(state.jobs))[:_JOBS]
         spending = [(job, await self._reporter.spending(job.job)) for job in newest]
         return self._templates.page(
@@ -100,14 +97,14 @@ class Pages:
             state=state,
             jobs=newest,
             older=len(state.jobs) - len(newest),
-            purposes=purposes,
-            spending=[(job, spent) for job, spent in spending if spent.calls],
+            sandboxes=census(state.sandboxes, now=time.time()),
+            spending=[(job, spent) for job, spent in spending if spent.calls or job.calls],
         )
 
     async def job(self, request: Request) -> Response:
         job = self._job(request)
-        live, library = self._jobs.live.get(job.job), self._library(job)
-        curves = await anyio.to_thread.run_sync(library.curves)
+        live = self._jobs.live.get(job.job)
+        learning, stages = await anyio.to_thread.run_sync(self._curves, job)
         working = {} if live is None else {n: sorted(s.working) for n, s in live.tally.stages.items() if s.working}
         return self._templates.page(
             "job.html",
@@ -115,12 +112,14 @@ class Pages:
             spent=await self._reporter.spending(job),
             working=working,
             events=[] if live is None else list(reversed(live.log.latest(_EVENTS))),
-            charts=charts([(job.job, curves)]),
+            result=list(flat(job.result)),
+            learning=charts([(job.job, learning)]),
+            charts=charts([(job.job, stages)]),
         )
 
     async def item(self, request: Request) -> Response:
         job, name = self._job(request), request.path_params["item"]
-        places = [place for place in await self._reporter.places(name) if place.job == job.job]
+        places = await self._reporter.places(f"{job.job}/{name}")
         return self._templates.page("item.html", job=job, item=name, places=places)
 
     async def act(self, request: Request) -> Response:
@@ -148,8 +147,9 @@ class Pages:
     async def compare(self, request: Request) -> Response:
         names = [request.query_params.get(side, "") for side in "ab"]
         jobs = [self._jobs.get(name) for name in names if name]
-        curves = [(job.job, await anyio.to_thread.run_sync(self._library(job).curves)) for job in jobs]
-        settings = [self._jobs.settings_of(job).effective() for job in jobs]
+        curves = [(job.job, await anyio.to_thread.run_sync(self._curves, job)) for job in jobs]
+        settings = [self._jobs.settings_of(job).effective() | dict(flat(job.options)) for job in jobs]
+        results = [dict(flat(job.result)) for job in jobs]
         differing = [
             (key, [str(values.get(key, "")) for values in settings])
             for key in sorted({key for values in settings for key in values})
@@ -161,8 +161,10 @@ class Pages:
             names=names,
             jobs=jobs,
             yields=self._yields(jobs),
+            results=[(key, [found.get(key, "") for found in results]) for key in merged_keys(results)],
             differing=differing,
-            charts=charts(curves),
+            learning=charts([(name, learning) for name, (learning, _) in curves]),
+            charts=charts([(name, stages) for name, (_, stages) in curves]),
         )
 
     def _yields(self, jobs: list[Job]) -> list[tuple[str, list[Mapping[str, Any] | None]]]:
@@ -177,14 +179,35 @@ class Pages:
     def _job(self, request: Request) -> Job:
         return self._jobs.get(request.path_params["job"])
 
-    def _library(self, job: Job) -> Library:
+    def _curves(self, job: Job) -> tuple[list[Curve], list[Curve]]:
+        """What the job's run learnt, and how its stages went. Blocks."""
         place = self._jobs.place_of(job)
-        own = place.store.parent / "metrics.jsonl"
-        return Library(place.out, metrics=own if own.exists() else None)
+        found = [curve for folder in {place.out, place.store.parent} for curve in Library(folder).curves()]
+        return [c for c in found if c.unit == "steps"], [c for c in found if c.unit != "steps"]
+
+    def _library(self, job: Job) -> Library:
+        return Library(self._jobs.place_of(job).out)
 
     def _shelf(self, request: Request) -> Shelf:
         job = self._job(request)
         return Shelf(title=job.job, address=f"/jobs/{job.job}/out", back=f"/jobs/{job.job}", library=self._library(job))
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The plain values in a document, by dotted name; what is a table of its own (a list of tables) is left out."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list | tuple):
+            if value and not any(isinstance(one, Mapping | list | tuple) for one in value):
+                yield f"{prefix}{key}", ", ".join(map(str, value))
+        elif value not in ("", None):
+            yield f"{prefix}{key}", value
+
+
+def merged_keys(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every key once, in the order of appearance."""
+    return list(dict.fromkeys(key for document in documents for key in document))
 
 
 def static_routes() -> list[Route]:

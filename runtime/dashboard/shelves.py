@@ -47,8 +47,8 @@ def shelf_routes(prefix: str, shelf: Callable[[Request], Shelf], templates: Temp
     return [
         Route(prefix, safely(partial(_contents, shelf, templates))),
         Route(f"{prefix}/tasks/{{task}}", safely(partial(_task, shelf, templates))),
-        Route(f"{prefix}/trajectories/{{file}}", safely(partial(_trajectories, shelf, templates))),
-        Route(f"{prefix}/trajectories/{{file}}/{{number:int}}", safely(partial(_trajectory, shelf, templates))),
+        Route(f"{prefix}/trajectories/{{file:path}}/{{number:int}}", safely(partial(_trajectory, shelf, templates))),
+        Route(f"{prefix}/trajectories/{{file:path}}", safely(partial(_trajectories, shelf, templates))),
     ]
 
 

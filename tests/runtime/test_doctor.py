@@ -19,6 +19,7 @@ from runtime.chat.scripted import ScriptedServer
 from runtime.doctor import Finding, examine, show_findings
 from runtime.http_server import serving
 from runtime.settings import Settings, load_settings
+from sandbox.docker.pools import DEFAULTS, free_subnets
 
 
 def settings(tmp_path: Path, *sets: str) -> Settings:
@@ -91,6 +92,41 @@ async def test_an_endpoint_without_token_ids_is_good_for_generation(tmp_path):
     async with ScriptedServer([Reply(text="ok")]) as server:
         found = one(await examine(settings(tmp_path, f"chat.base_url={server.base_url}")), "token ids")
     assert (found.level, "not for training" in found.value) == ("note", True)
+
+
+@asynccontextmanager
+async def docker_api(tmp_path: Path, used: int):
+    """The part of the engine's API that tells pools and networks: `used` subnets of four are taken."""
+
+    async def info(_: Request) -> JSONResponse:
+        return JSONResponse({"DefaultAddressPools": [{"Base": "10.9.0.0/22", "Size": 24}]})
+
+    async def networks(_: Request) -> JSONResponse:
+        taken = [{"IPAM": {"Config": [{"Subnet": f"10.9.{n}.0/24"}]}} for n in range(used)]
+        return JSONResponse([*taken, {"Name": "none", "IPAM": {"Config": None}}])
+
+    async def version(_: Request) -> JSONResponse:
+        return JSONResponse({"ApiVersion": "1.44", "Os": "linux"})
+
+    routes = [(name, handler) for name, handler in (("info", info), ("networks", networks), ("version", version))]
+    app = Starlette(
+        routes=[Route(f"{prefix}/{name}", handler) for name, handler in routes for prefix in ("", "/{api}")]
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with serving(app, listener):
+            yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(("used", "level"), [(0, "ok"), (2, "warning"), (4, "failure")])
+async def test_address_pools_that_run_out_are_told_before_a_network_is_refused(tmp_path, used, level):
+    async with docker_api(tmp_path, used) as url:
+        found = one(await module._address_pools(settings(tmp_path, f"sandbox.docker_url={url}")), "address pools")
+    assert (found.level, f"{4 - used} free of 4" in found.value) == (level, True)
+    assert bool(found.remedy) == (level != "ok")
+
+
+def test_the_default_pools_of_an_engine_hold_thirty_one_networks():
+    assert free_subnets(DEFAULTS, ["172.17.0.0/16", "192.168.1.0/24", "10.0.0.0/8", "fd00::/64"]) == (31, 29)
 
 
 async def test_a_bus_that_does_not_answer_is_a_failure(tmp_path):

@@ -168,6 +168,8 @@ class BusContract:
                 await quick.ack()
                 slow = await take(deliveries)
                 assert (quick.key, slow.key, slow.attempt) == ("quick", "slow", 2)
+                state = await bus.state("work")
+                assert (state.ready, state.leased, state.delayed) == (0, 1, 0)
                 assert anyio.current_time() - before >= 0.29
                 await slow.ack()
 
@@ -315,8 +317,7 @@ class BusContract:
                 first, second = await take(deliveries), await take(deliveries)
                 await first.nack(PATIENCE_S)
                 state = await bus.state("work")
-                assert state.ready == 1
-                assert state.leased + state.delayed == 2
+                assert (state.ready, state.leased, state.delayed) == (1, 1, 1)
                 assert state.oldest_s > 0
                 await second.ack()
 

@@ -1,13 +1,16 @@
-"""A kind of job as another package would register it: two quick stages, the second of which travels to workers.
+"""Kinds of jobs as another package would register them: two quick stages, the second of which travels to workers.
 
-Options: `count` items; `pace_s` a piece; `broken`, items that fail however often they come while `mended` is no file.
+Options: `count` items; `pace_s` a piece; `broken`, items that fail however often they come while `mended` is no file;
+`dies`, the process with it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,9 @@ def check(settings: Any, options: Mapping[str, Any]) -> None:
 
 
 async def run(work: JobWork) -> dict[str, Any]:
+    if "dies" in work.options:
+        print("the shed collapses", flush=True)
+        os.abort()
     options, there = work.options, place(work.settings, work.options)
     logs = [Log(item=f"{n:03d}", run_id=there.run_id, number=n) for n in range(int(options["count"]))]
     shop = Shop(float(options.get("pace_s", 0.0)), list(options.get("broken", ())), str(options.get("mended", "")))
@@ -107,3 +113,5 @@ JOB = JobKind(
     name="shop", stages=STAGES, check=check, place=place, run=run,
     travel=Travel(stages=("plane",), recorded=lambda shop: shop.options(), worker=worker),
 )  # fmt: skip
+APART = replace(JOB, name="shed", travel=None, apart=True)
+"""The same in a process of its own."""

@@ -24,7 +24,8 @@ def site(directory: Path, kind: Path) -> Path:
         info.mkdir(parents=True)
         shutil.copy(kind, directory)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: loom\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[termloom.jobs]\n{kind.stem} = {kind.stem}:JOB\n")
+        apart = "shed = loom_jobs:APART\n" if kind.stem == "loom_jobs" else ""
+        (info / "entry_points.txt").write_text(f"[termloom.jobs]\n{kind.stem} = {kind.stem}:JOB\n{apart}")
     return directory
 
 
@@ -110,8 +111,8 @@ class WorkerProcess(Process):
         super().__init__(tmp_path, "work", "--bus", url, state=tmp_path / name, ready="working for", prefix=prefix)
 
 
-async def submit(client: DaemonClient, out: Path, **options: object) -> str:
-    return (await client.post("jobs", body={"kind": "shop", "options": {"out": str(out), **options}}))["job"]
+async def submit(client: DaemonClient, out: Path, *, kind: str = "shop", **options: object) -> str:
+    return (await client.post("jobs", body={"kind": kind, "options": {"out": str(out), **options}}))["job"]
 
 
 async def end_of(client: DaemonClient, job: str) -> dict:
@@ -130,6 +131,13 @@ async def until(client: DaemonClient, job: str, kind: str, *, times: int = 1, st
         if times <= 0:
             return
     raise AssertionError(f"the job ended before {kind}")
+
+
+def process_of(directory: Path) -> int:
+    """The process that works apart on the run in a directory, by the lock that it holds."""
+    lock = (directory / "process.lock").stat().st_ino
+    held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return next(int(fields[4]) for fields in held if fields[5].endswith(f":{lock}"))
 
 
 def job_file(state: Path, job: str) -> dict:

@@ -51,7 +51,7 @@ async def test_what_cannot_be_run_is_refused_with_a_remedy(tmp_path):
     with anyio.fail_after(60), Daemon(tmp_path) as daemon:
         with pytest.raises(UserError, match="Ask for something"):
             await submit(daemon.client, tmp_path / "out", count=0)
-        with pytest.raises(UserError, match="There are generate"):
+        with pytest.raises(UserError, match="There are evaluate"):
             await daemon.client.post("jobs", body={"kind": "weave"})
         with pytest.raises(UserError, match="the daemon's own"):
             await daemon.client.post("jobs", body={"kind": "shop", "settings": {"paths": {"state": "/"}}})

@@ -34,7 +34,7 @@ async def test_workers_take_what_needs_a_sandbox_and_one_killed_in_mid_work_lose
             assert done > 0
         queues = {queue["queue"]: queue["ready"] for queue in (await daemon.client.get("state"))["queues"]}
         assert queues == {"generate-furnish": 0, "generate-examine": 0, "generate-solve": 0, "generate-certify": 0,
-                          "shop-plane": 0, "results": 0}  # fmt: skip
+                          "shop-plane": 0, "synthesize-enact": 0, "results": 0}  # fmt: skip
 
 
 async def test_what_fails_on_a_worker_fails_in_the_run_as_it_would_at_home(tmp_path, nats_url):

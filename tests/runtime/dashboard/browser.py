@@ -15,6 +15,8 @@ from tests.machine import absent
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _SIZE = (1280, 800)
+_TALLEST = 2400
+"""Pixels of a picture."""
 
 
 class Browser:
@@ -98,8 +100,15 @@ class Browser:
         return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
 
     def picture(self, path: Path) -> None:
+        """Of the whole page, as far as it goes down."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(self._ask("GET", "/screenshot")))
+        size = self._devtools("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], _TALLEST), "scale": 1}
+        taken = self._devtools("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(taken["data"]))
+
+    def _devtools(self, command: str, **parameters: Any) -> Any:
+        return self._ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

@@ -6,10 +6,13 @@ import json
 
 import pytest
 
+from runtime.dashboard.census import census
 from runtime.dashboard.charts import charts
-from runtime.dashboard.library import MOST_POINTS, Library, text_of
+from runtime.dashboard.library import MOST_POINTS, Curve, Library, text_of
 from runtime.dashboard.shelves import turn_views
 from runtime.errors import TrajectoryInvalid, UserError
+from sandbox.owner import owner_token
+from sandbox.spec import SandboxRecord
 from tests.runtime.dashboard.samples import trajectory, write
 
 
@@ -70,8 +73,45 @@ def test_a_long_curve_is_thinned_out_and_keeps_its_end(tmp_path):
 
 def test_charts_of_two_runs_share_their_axes(library):
     drawn = charts([("a", library.curves()), ("b", library.curves()[:1])])
-    assert [(chart.name, len(chart.lines)) for chart in drawn] == [("policy_loss", 2), ("reward", 1)]
-    assert drawn[0].until == "59 steps"
+    assert [(chart.name, len(chart.lines)) for chart in drawn.first] == [("reward", 1), ("policy_loss", 2)]
+    assert drawn.first[0].until == "59 steps"
+    assert drawn.others == ()
+
+
+def test_what_is_learnt_comes_first_and_a_curve_far_from_zero_keeps_its_shape():
+    far = Curve(name="entropy", unit="steps", points=((1, 5.0), (2, 5.4)))
+    drawn = charts([("a", [Curve(name="zeal", unit="steps", points=((1, 1.0), (2, 4.0))), far])])
+    assert [chart.name for chart in drawn.first] == ["entropy"]
+    assert [chart.name for chart in drawn.others] == ["zeal"]
+    assert (drawn.first[0].low, drawn.others[0].low) == ("5", "0")
+
+
+def test_trajectories_of_a_runs_evaluations_are_listed_too(library):
+    write(library.folder / "evaluations" / "end")
+    name = "evaluations/end/trajectories.jsonl"
+    assert library.trajectory_files() == [name, "trajectories.jsonl"]
+    assert library.trajectory(name, 0).task == "count-the-errors"
+    with pytest.raises(UserError):
+        library.trajectories("../folder/trajectories.jsonl")
+
+
+def test_sandboxes_are_counted_by_purpose_engine_and_state():
+    def record(name, purpose, owner, expires_at=200.0):
+        return SandboxRecord(
+            sandbox_id=name, engine="namespace", run_id="r", purpose=purpose, owner=owner,
+            created_at=50.0, expires_at=expires_at,
+        )  # fmt: skip
+
+    dead = owner_token().rpartition(":")[0] + ":1"
+    rows = census(
+        [record("1", "solve 1/3", owner_token()), record("2", "solve 1/4", owner_token()), record("3", "a/0/1", dead),
+         record("4", "solve 2", owner_token(), expires_at=60.0), record("5", "solve 3", "else:where:1")],
+        now=100.0,
+    )  # fmt: skip
+    assert [(row.purpose, row.state, row.count) for row in rows] == [
+        ("solve", "of this daemon", 2), ("episode", "left behind", 1), ("solve", "elsewhere", 1),
+        ("solve", "past its lease", 1),
+    ]  # fmt: skip
 
 
 def test_marks_follow_mistake_and_recovery():

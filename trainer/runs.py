@@ -1,0 +1,131 @@
+"""Carries out what is asked of the trainer, given an engine and limits: for the commands, for jobs, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from anyio import to_thread
+
+from runtime.agent.policy import ChatPolicy, Policy
+from runtime.agent.settings import EVALUATE
+from runtime.blobs import Blobs
+from runtime.chat.endpoint import open_client, require_endpoint
+from runtime.errors import UserError
+from runtime.events import OnEvent
+from runtime.limits import Limits
+from runtime.runner import Runner
+from runtime.settings import Settings
+from runtime.store import Store
+from sandbox.engine import Engine
+from trainer.arena import Arena, find_tasks
+from trainer.asked import PlayAsked, TrainAsked, run_id
+from trainer.evaluate import Evaluation, run_evaluation
+from trainer.recipe import Recipe
+from trainer.report import write_report
+from trainer.rollout import RolloutContext
+
+
+async def carry_out_training(
+    asked: TrainAsked,
+    *,
+    engine: Engine,
+    limits: Limits,
+    say: Callable[[str], None],
+    on_step: Callable[[dict[str, Any]], None],
+    on_drain: Callable[[Callable[[], None]], None],
+    on_event: OnEvent = lambda _: None,
+) -> Path:
+    """Train, or go on; returns the report. Raises: as `trainer.training.run_training`."""
+    from trainer.training import Inputs, Tools, run_training
+
+    out = Path(asked.out)
+    inputs = Inputs(
+        model=Path(asked.model),
+        tasks=tuple(find_tasks(map(Path, asked.tasks))),
+        held_out=tuple(find_tasks(map(Path, asked.held_out))),
+        out=out,
+        demonstrations=tuple(map(Path, asked.demonstrations)),
+        engine_urls=asked.engine_urls,
+    )
+    tools = Tools(
+        engine=engine,
+        limits=limits,
+        run_id=run_id("train", out),
+        say=say,
+        on_step=on_step,
+        on_drain=on_drain,
+        on_event=on_event,
+    )
+    await run_training(msgspec.convert(asked.recipe, Recipe), inputs, tools)
+    return await to_thread.run_sync(write_report, out)
+
+
+async def carry_out_play(
+    asked: PlayAsked,
+    settings: Settings,
+    *,
+    engine: Engine,
+    limits: Limits,
+    on_event: OnEvent,
+    announce: Callable[[Runner], None],
+) -> Evaluation | None:
+    """Play and grade, or go on with it; None when it was drained before its end.
+
+    Raises: UserError, TaskInvalid, StoreError, ChatRejected, SandboxError.
+    """
+    out, recipe = Path(asked.out), msgspec.convert(asked.recipe, Recipe) if asked.recipe else None
+    agent = EVALUATE
+    if recipe is not None:
+        agent = recipe.evaluation_agent() if asked.command == "evaluate" else recipe.rollout_agent()
+    out.mkdir(parents=True, exist_ok=True)
+    run = run_id(asked.command, out)
+    async with _policy(asked, recipe, settings) as (policy, name, version):
+        context = RolloutContext(
+            arena=Arena(engine, limits, run_id=run),
+            policy=policy,
+            settings=agent.model_validate(agent.model_dump() | asked.limits),
+            blobs=Blobs(out / "blobs"),
+            source=asked.command,
+            model=name,
+            grade_overflow=recipe is None or recipe.rollout.context_overflow == "grade",
+        )
+        return await run_evaluation(
+            context,
+            find_tasks(map(Path, asked.tasks)),
+            out,
+            run_id=run,
+            engine=engine.name,
+            limits=limits,
+            attempts=asked.attempts,
+            concurrency=settings.limits.run,
+            policy_version=version,
+            on_event=on_event,
+            announce=announce,
+        )
+
+
+@asynccontextmanager
+async def _policy(
+    asked: PlayAsked, recipe: Recipe | None, settings: Settings
+) -> AsyncIterator[tuple[Policy, str, int | None]]:
+    """The policy with its name and, where it is one of ours, its version."""
+    async with AsyncExitStack() as stack:
+        if recipe is None:
+            if asked.policy is not None:
+                raise UserError("--policy", "needs --recipe", "Its chat format and limits are in there")
+            require_endpoint(settings.chat, otherwise="evaluate a policy with --policy and --recipe")
+            store = await stack.enter_async_context(Store(Path(asked.out) / "store.sqlite"))
+            client = await stack.enter_async_context(open_client(settings.chat, store, most=settings.limits.chat))
+            yield ChatPolicy(client, purpose=asked.command), settings.chat.model, None
+            return
+        from trainer.policy.agent import TokenPolicy
+        from trainer.serving import open_encoder, open_pool
+
+        directory = Path(asked.policy or recipe.model.path)
+        encoder = open_encoder(recipe, directory)
+        pool = await stack.enter_async_context(open_pool(recipe, directory, asked.engine_urls))
+        yield TokenPolicy(pool, encoder, seed=recipe.seed), str(directory), pool.version
