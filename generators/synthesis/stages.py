@@ -77,6 +77,7 @@ async def _prepare(message: Planned, context: SynthesisContext) -> tuple[Task, B
         context.limits,
         environment,
         task.limits(),
+        services=task.services,
         run_id=context.run_id,
         item=message.item,
         images=context.images,
