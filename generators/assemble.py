@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
-from generators.messages import Solved
+import msgspec
+
+from generators.messages import Environment, Solved
 from runtime.task import FINAL_TESTS, Task, TaskConfig
 from sandbox.spec import File
 
@@ -60,6 +62,7 @@ def solve_script(commands: tuple[str, ...]) -> bytes:
 
 def _config(solved: Solved, seed: int) -> dict[str, object]:
     draft, environment, blueprint = solved.examined.draft, solved.examined.environment, solved.examined.blueprint
+    services = [msgspec.to_builtins(service) for service in environment.services]
     return {
         "schema_version": "1.4",
         "task": {
@@ -82,6 +85,7 @@ def _config(solved: Solved, seed: int) -> dict[str, object]:
                 "drawn_category": blueprint.category,
                 "families": list(blueprint.families),
                 "inventory": list(solved.examined.inventory),
+                **({"services": services} if services else {}),
             },
         },
         "agent": {"timeout_sec": _AGENT_TIMEOUT_S, "user": "agent"},
@@ -92,5 +96,17 @@ def _config(solved: Solved, seed: int) -> dict[str, object]:
             "memory_mb": environment.memory_mb,
             "storage_mb": 1024,
             "network_mode": "public" if environment.network else "no-network",
+            **({"healthcheck": _healthcheck(environment)} if services else {}),
         },
+    }
+
+
+def _healthcheck(environment: Environment) -> dict[str, object]:
+    """For other runners, which see the image start its services by itself: all of them can be used."""
+    services = environment.services
+    return {
+        "command": " && ".join(f"({service.check})" for service in services),
+        "interval_sec": 1.0,
+        "timeout_sec": 10.0,
+        "retries": sum(service.timeout_s for service in services),
     }

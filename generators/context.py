@@ -25,7 +25,8 @@ from runtime.limits import Limits as NamedLimits
 from runtime.settings import GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
-from sandbox.errors import EngineFault
+from sandbox.errors import EngineFault, ServiceUnhealthy
+from sandbox.services import Service, start_services
 from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, SandboxSpec, Suite, Verdict
 from sandbox.verifier import grade
 
@@ -68,8 +69,16 @@ class GenerationContext:
     def bench(self, item: str, environment: Environment) -> Bench:
         """Where the item's environment is built, played in and graded."""
         context = BuildContext(dockerfile=environment.dockerfile, files=environment.files, network=environment.network)
-        limits = Limits(memory_mb=environment.memory_mb)
-        return Bench(self.engine, self.limits, context, limits, run_id=self.run_id, item=item, images=self.images)
+        return Bench(
+            self.engine,
+            self.limits,
+            context,
+            Limits(memory_mb=environment.memory_mb),
+            services=environment.services,
+            run_id=self.run_id,
+            item=item,
+            images=self.images,
+        )
 
 
 class Bench:
@@ -82,12 +91,14 @@ class Bench:
         context: BuildContext,
         limits: Limits,
         *,
+        services: Sequence[Service],
         run_id: str,
         item: str,
         images: HeldImages,
     ) -> None:
         self._engine, self._images = engine, images
         self._named, self._context, self._limits = named, context, limits
+        self._services = services
         self._run_id, self._item = run_id, item
 
     async def build(self) -> BuildResult:
@@ -107,12 +118,13 @@ class Bench:
 
     @asynccontextmanager
     async def sandbox(self, image: str, purpose: str) -> AsyncIterator[Sandbox]:
-        """A fresh sandbox as an agent gets it."""
+        """A fresh sandbox as an agent gets it, its services healthy. Raises: ServiceUnhealthy."""
         spec = SandboxSpec(image=image, limits=self._limits, run_id=self._run_id, purpose=f"{purpose} {self._item}")
         async with self._named.take("run", item=self._item):
             async with self._named.take("create", item=self._item):
                 sandbox = await self._engine.create(spec)
             async with sandbox:
+                await start_services(sandbox, self._services)
                 yield sandbox
 
     async def attempt(
@@ -125,7 +137,7 @@ class Bench:
         for tries_left in reversed(range(_TRIES)):
             try:
                 return await self._attempt_once(image, suite, purpose, play)
-            except (EngineFault, RetryLater):
+            except (EngineFault, RetryLater, ServiceUnhealthy):
                 if not tries_left:
                     raise
         raise AssertionError("unreachable")
@@ -151,6 +163,7 @@ class Bench:
                 self._engine,
                 image,
                 suite,
+                services=self._services,
                 limits=self._limits,
                 run_id=self._run_id,
                 purpose=f"grade {purpose} {self._item}",

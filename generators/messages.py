@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from runtime.stage import Message, Rejected  # noqa: F401  (re-exported: stages import their messages from here)
+from sandbox.services import Service
 from sandbox.spec import File
 
 ErrorType = Literal["analysis_error", "command_error", "hallucination", "requirement_violation", "verification_failure"]
@@ -90,6 +91,8 @@ class Environment(Part, frozen=True, kw_only=True):
     files: tuple[File, ...]
     initial_tests: str
     """A pytest module about the starting state: prerequisites only, no outputs."""
+    services: tuple[Service, ...] = ()
+    """What runs in it before anyone works there. The last lines of `dockerfile` are their entry point."""
     memory_mb: int = 2048
     network: bool = False
 

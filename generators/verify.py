@@ -71,7 +71,16 @@ async def verify_task(
     """
     try:
         task = await anyio.to_thread.run_sync(read_task, directory)
-        bench = Bench(engine, limits, task.context(), task.limits(), run_id=run_id, item=str(directory), images=images)
+        bench = Bench(
+            engine,
+            limits,
+            task.context(),
+            task.limits(),
+            services=task.services,
+            run_id=run_id,
+            item=str(directory),
+            images=images,
+        )
         if is_foreign(task):
             return await try_out(bench, task)
         certificate = read_certificate(task)

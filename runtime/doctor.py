@@ -232,6 +232,23 @@ async def _disk(settings: Settings) -> list[Finding]:
     return findings
 
 
+async def _bases(settings: Settings) -> list[Finding]:
+    from sandbox.base import SERVICE_PACKAGES
+    from sandbox.basebuild import base_digest
+
+    findings = []
+    for what, packages, cost in (
+        ("base", (), "about a minute and 0.6 GB"),
+        ("base with services", SERVICE_PACKAGES, "about two minutes and 1.1 GB, when a task first has services"),
+    ):
+        made = (settings.paths.cache / "base" / base_digest(packages)).is_dir()
+        value = "made" if made else f"not made yet: {cost}"
+        findings.append(
+            Finding(check=what, level="ok" if made else "note", limit="made, or made when needed", value=value)
+        )
+    return findings
+
+
 async def _state(settings: Settings) -> list[Finding]:
     """A store is made, committed to and removed: shows what mode bits and mount options do not."""
     from runtime.errors import StoreError
@@ -393,6 +410,7 @@ CHECKS: dict[str, Check] = {
     "processes": _processes,
     "memory": _memory,
     "disk": _disk,
+    "bases": _bases,
     "store": _state,
     "endpoint": _endpoint,
     "token ids": _token_ids,

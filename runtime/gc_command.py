@@ -96,7 +96,7 @@ async def _engines(settings: Settings) -> AsyncIterator[list[tuple[Engine, list[
         yield engines
 
 
-async def _no_base() -> NoReturn:
+async def _no_base(_packages: tuple[str, ...]) -> NoReturn:
     raise EngineFault("docker", "base", "nothing is started while leftovers are removed")
 
 

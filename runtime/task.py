@@ -17,14 +17,24 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from runtime.errors import TaskInvalid
 from runtime.tree import read_tree, write_tree
+from sandbox.services import Service
 from sandbox.spec import BuildContext, File, Limits, Suite
 
 SCHEMA_VERSION = "1.4"
@@ -87,6 +97,24 @@ class EnvironmentTable(Table):
         return table
 
 
+class ServiceEntry(BaseModel):
+    """One of the services in `[metadata.termloom]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+    command: Annotated[str, Field(min_length=1, max_length=2000)]
+    check: Annotated[str, Field(min_length=1, max_length=2000)]
+    timeout_s: Annotated[int, Field(ge=1, le=300)] = 30
+    interval_s: Annotated[float, Field(gt=0, le=60)] = 0.2
+
+    def service(self) -> Service:
+        return Service(**self.model_dump())
+
+
+_SERVICES = TypeAdapter(tuple[ServiceEntry, ...])
+
+
 class TaskConfig(Table):
     """`task.toml`."""
 
@@ -116,6 +144,24 @@ class TaskConfig(Table):
             raise ValueError("multi-step tasks ([[steps]]) are not supported")
         return self
 
+    @model_validator(mode="after")
+    def _sound_services(self) -> Self:
+        self.services()
+        return self
+
+    def services(self) -> tuple[Service, ...]:
+        """What runs in the environment before anyone works there. Raises: ValueError."""
+        ours = self.metadata.get("termloom")
+        try:
+            entries = _SERVICES.validate_python(ours.get("services", ()) if isinstance(ours, dict) else ())
+        except ValidationError as error:
+            issues = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise ValueError(f"metadata.termloom.services: {issues}") from None
+        services = tuple(entry.service() for entry in entries)
+        if len({service.name for service in services}) < len(services):
+            raise ValueError("metadata.termloom.services: two services have the same name")
+        return services
+
     def toml(self) -> bytes:
         """The file's bytes: only what was set, in the order it was given."""
         return tomli_w.dumps(self.model_dump(exclude_unset=True, exclude_none=True)).encode()
@@ -136,6 +182,11 @@ class Task:
         ours = self.config.metadata.get("termloom")
         names = ours.get("inventory") if isinstance(ours, dict) else None
         return tuple(str(name) for name in names) if isinstance(names, list) else None
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """What runs in the environment before anyone works there."""
+        return self.config.services()
 
     def folder(self, name: str) -> tuple[File, ...]:
         """The files below one top-level folder, with paths relative to it."""

@@ -1,7 +1,8 @@
 """Makes the base environment of `sandbox.base` once for each machine, from the distribution's packages.
 
 `ensure_base` gives a `Base`: a tar for engines that import one, the same unpacked for engines that mount one, and the
-trusted tree for grading (see `sandbox.trusted`).
+trusted tree for grading (see `sandbox.trusted`). A base with more packages is made the same way, when it is first asked
+for, and graded with the plain one's trusted tree.
 
 Invariants:
 - A cache entry is complete or absent: it is made beside its final place and renamed. Its name is the hash of the base
@@ -35,9 +36,9 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from sandbox.base import BASE_DOCKERFILE, BASE_PACKAGES
-from sandbox.errors import EngineUnavailable
-from sandbox.spec import AGENT_UID, AGENT_USER, Record
+from sandbox.base import BASE_PACKAGES, base_dockerfile
+from sandbox.errors import EngineUnavailable, PackagesMissing
+from sandbox.spec import AGENT_UID, AGENT_USER, BuildResult, Record
 from sandbox.trusted import make_trusted, trusted_argv, trusted_shell
 
 __all__ = ["Base", "base_digest", "default_cache", "ensure_base", "trusted_argv", "trusted_shell"]
@@ -56,12 +57,17 @@ _LEFTOVERS = (
 )  # fmt: skip
 _EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*")
 
+_APT_FAILED = 100
+_UNKNOWN = ("Unable to locate package", "has no installation candidate", "unmet dependencies")
+
+Packages = tuple[str, ...]
 Progress = Callable[[str], None]
-MakeTar = Callable[[Path], Awaitable[None]]
+MakeTar = Callable[[Path, str], Awaitable[None]]
+"""Writes the file system that a Dockerfile text describes to a tar."""
 
 
 class Base(Record, frozen=True):
-    """The base environment on this machine."""
+    """A base environment on this machine."""
 
     tar: Path
     rootfs: Path
@@ -71,9 +77,9 @@ class Base(Record, frozen=True):
     """Of what it was made from; equal on every machine of one architecture."""
 
 
-def base_digest() -> str:
+def base_digest(packages: Packages = ()) -> str:
     """The cache key."""
-    text = f"{BUILDER_VERSION}\n{platform.machine()}\n{BASE_DOCKERFILE}"
+    text = f"{BUILDER_VERSION}\n{platform.machine()}\n{base_dockerfile(packages)}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -84,14 +90,17 @@ def default_cache(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "termloom"
 
 
-async def ensure_base(*, cache: Path, progress: Progress, otherwise: MakeTar | None = None) -> Base:
-    """The base environment, made now when the cache lacks it (about a minute, some 400 MB).
+async def ensure_base(
+    packages: Packages = (), *, cache: Path, progress: Progress, otherwise: MakeTar | None = None
+) -> Base:
+    """The base environment with these packages more, made now when the cache lacks it.
 
     `otherwise` writes the tar where mmdebstrap cannot be used.
 
-    Raises: EngineUnavailable, with the reason and the remedy.
+    Raises: EngineUnavailable, with the reason and the remedy; PackagesMissing.
     """
-    digest = base_digest()
+    plain = await ensure_base(cache=cache, progress=progress, otherwise=otherwise) if packages else None
+    digest = base_digest(packages)
     home = cache / "base"
     final = home / digest
     try:
@@ -99,11 +108,18 @@ async def ensure_base(*, cache: Path, progress: Progress, otherwise: MakeTar | N
             home.mkdir(parents=True, exist_ok=True)
             async with _lock(home / "lock", progress):
                 if not final.is_dir():
-                    await _make(home, final, progress, otherwise)
+                    await _make(home, final, packages, progress, otherwise)
     except OSError as error:
         reason = f"{error.filename or home}: {error.strerror or error}"
         raise _unavailable(reason, "Free space there, or choose another cache (TERMLOOM_CACHE).") from error
-    return Base(tar=final / "base.tar", rootfs=final / "rootfs", trusted=final / "trusted", digest=digest)
+    trusted = plain.trusted if plain else final / "trusted"
+    return Base(tar=final / "base.tar", rootfs=final / "rootfs", trusted=trusted, digest=digest)
+
+
+def missing_packages(missing: PackagesMissing) -> BuildResult:
+    """A build that failed at the line of its packages."""
+    line = base_dockerfile(missing.packages).splitlines()[-1]
+    return BuildResult(image="", failed_step=line, exit_code=_APT_FAILED, log_tail=missing.log)
 
 
 @asynccontextmanager
@@ -125,14 +141,14 @@ async def _lock(path: Path, progress: Progress) -> AsyncIterator[None]:
         os.close(descriptor)
 
 
-async def _make(home: Path, final: Path, progress: Progress, otherwise: MakeTar | None) -> None:
+async def _make(home: Path, final: Path, packages: Packages, progress: Progress, otherwise: MakeTar | None) -> None:
     for leftover in home.glob("partial-*"):
         await anyio.to_thread.run_sync(shutil.rmtree, leftover)
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=home))
     try:
         partial.chmod(0o755)
         with anyio.fail_after(_DEADLINE_S):
-            await _make_parts(partial, progress, otherwise)
+            await _make_parts(partial, packages, progress, otherwise)
         partial.rename(final)
     except TimeoutError:
         raise _unavailable(f"not made within {_DEADLINE_S:g} s", "Check the network and try again.") from None
@@ -141,34 +157,39 @@ async def _make(home: Path, final: Path, progress: Progress, otherwise: MakeTar 
             await anyio.to_thread.run_sync(shutil.rmtree, partial, True)
 
 
-async def _make_parts(partial: Path, progress: Progress, otherwise: MakeTar | None) -> None:
-    progress("making the base environment (once; about a minute)")
-    await _make_tar(partial / "base.tar", progress, otherwise)
-    progress("unpacking the base environment")
+async def _make_parts(partial: Path, packages: Packages, progress: Progress, otherwise: MakeTar | None) -> None:
+    what = f"the base environment with {', '.join(packages)}" if packages else "the base environment"
+    progress(f"making {what} (once; a minute or two)")
+    await _make_tar(partial / "base.tar", packages, progress, otherwise)
+    progress(f"unpacking {what}")
     await _unpack(partial / "base.tar", partial / "rootfs")
-    progress("making the trusted interpreter")
-    await make_trusted(partial / "rootfs", partial / "trusted")
-    progress("the base environment is ready")
+    if not packages:
+        progress("making the trusted interpreter")
+        await make_trusted(partial / "rootfs", partial / "trusted")
+    progress(f"{what} is ready")
 
 
 def _unavailable(reason: str, remedy: str) -> EngineUnavailable:
     return EngineUnavailable("base environment", reason, remedy)
 
 
-async def _make_tar(tar: Path, progress: Progress, otherwise: MakeTar | None) -> None:
+async def _make_tar(tar: Path, packages: Packages, progress: Progress, otherwise: MakeTar | None) -> None:
     if shutil.which("mmdebstrap") is None and os.geteuid() == 0 and shutil.which("apt-get"):
         await _install_mmdebstrap(progress)
     if shutil.which("mmdebstrap"):
+        argv = mmdebstrap_argv(tar, _host_source(), packages)
         try:
-            await _run(mmdebstrap_argv(tar, _host_source()), progress, env={"SOURCE_DATE_EPOCH": "0"})
+            await _run(argv, progress, env={"SOURCE_DATE_EPOCH": "0"})
         except EngineUnavailable as refusal:
+            if packages and any(words in refusal.reason for words in _UNKNOWN):
+                raise PackagesMissing(packages, refusal.reason) from refusal
             if otherwise is None:
                 raise
             progress(f"{refusal.reason}: the engine makes the base environment")
-            await otherwise(tar)
+            await otherwise(tar, base_dockerfile(packages))
     elif otherwise is not None:
         progress("no mmdebstrap here: the engine makes the base environment")
-        await otherwise(tar)
+        await otherwise(tar, base_dockerfile(packages))
     else:
         raise _unavailable("the program mmdebstrap is missing", "Install it: apt-get install mmdebstrap.")
 
@@ -188,11 +209,12 @@ def _host_source() -> Path | None:
     return None
 
 
-def mmdebstrap_argv(tar: Path, source: Path | None) -> list[str]:
+def mmdebstrap_argv(tar: Path, source: Path | None, packages: Packages = ()) -> list[str]:
     """The command that writes the base environment to `tar`."""
+    included = ",".join((*BASE_PACKAGES, *packages))
     leftovers = " ".join(f'"$1"{path}' for path in _LEFTOVERS)
     return [
-        "mmdebstrap", "--variant=minbase", "--mode=auto", "--format=tar", f"--include={','.join(BASE_PACKAGES)}",
+        "mmdebstrap", "--variant=minbase", "--mode=auto", "--format=tar", f"--include={included}",
         '--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Languages "none"',
         *(f"--dpkgopt=path-exclude={path}" for path in _EXCLUDED),
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",

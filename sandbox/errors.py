@@ -3,6 +3,8 @@
     SandboxError                     something of ours or of the engine's failed: infrastructure, never a reward
     ├── EngineUnavailable            no engine answers: the command line prints it with the remedy
     ├── EngineFault                  the engine refused or hung: retried by the stage's redelivery policy
+    ├── PackagesMissing              an environment asks for packages that cannot be installed: a failed build
+    ├── ServiceUnhealthy             a service does not come up on an image that nobody has worked in
     ├── BuildUnsupported             this engine cannot build that environment: the task is rejected with the reason
     ├── SandboxLost                  the sandbox died under its user: ends the episode, never an observation
     └── TransferRefused              a path or archive crossed a limit: the task or the caller is at fault
@@ -21,6 +23,22 @@ class EngineUnavailable(SandboxError):
     def __init__(self, engine: str, reason: str, remedy: str) -> None:
         self.engine, self.reason, self.remedy = engine, reason, remedy
         super().__init__(f"sandbox engine '{engine}' is not available: {reason}. {remedy}")
+
+
+class PackagesMissing(SandboxError):
+    """The distribution does not have these packages, or not together."""
+
+    def __init__(self, packages: tuple[str, ...], log: str) -> None:
+        self.packages, self.log = packages, log
+        super().__init__(f"{', '.join(packages)} cannot be installed: {log}")
+
+
+class ServiceUnhealthy(SandboxError):
+    """A service ended, or did not pass its health check in time."""
+
+    def __init__(self, sandbox_id: str, report: str) -> None:
+        self.sandbox_id, self.report = sandbox_id, report
+        super().__init__(f"sandbox {sandbox_id}: {report}")
 
 
 class EngineFault(SandboxError):

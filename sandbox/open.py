@@ -78,5 +78,6 @@ def _docker(cache: Path, progress: Callable[[str], None], url: str | None) -> En
 async def _namespace(cache: Path, state: Path, progress: Callable[[str], None]) -> Engine:
     from sandbox.namespace.engine import NamespaceEngine
 
-    base = await ensure_base(cache=cache, progress=progress)
-    return NamespaceEngine(state_dir=state, rootfs=base.rootfs, trusted=base.trusted)
+    make = partial(ensure_base, cache=cache, progress=progress)
+    base = await make()
+    return NamespaceEngine(state_dir=state, rootfs=base.rootfs, trusted=base.trusted, more=make)

@@ -26,7 +26,8 @@ from importlib import resources
 import msgspec
 
 from sandbox.engine import Engine, Sandbox
-from sandbox.errors import SandboxError, SandboxLost, TransferRefused
+from sandbox.errors import SandboxError, SandboxLost, ServiceUnhealthy, TransferRefused
+from sandbox.services import Service, start_services
 from sandbox.spec import ExecResult, FailureClass, File, GradedTest, Limits, Profile, SandboxSpec, Suite, Verdict
 from sandbox.trusted import trusted_argv
 
@@ -51,25 +52,34 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def grade(
-    engine: Engine, image: str, suite: Suite, *, limits: Limits = _LIMITS, run_id: str, purpose: str = "grade"
+    engine: Engine,
+    image: str,
+    suite: Suite,
+    *,
+    services: Sequence[Service] = (),
+    limits: Limits = _LIMITS,
+    run_id: str,
+    purpose: str = "grade",
 ) -> Verdict:
-    """Grade the frozen file system `image` with `suite`.
+    """Grade the frozen file system `image` with `suite`, its services started again before the tests arrive.
+
+    A service that does not come up is a finding like any other: the tests say what it is worth.
 
     Never raises for infrastructure: the verdict then has no reward. The sandbox is removed in any case.
     """
     started = time.monotonic()
     spec = SandboxSpec(image=image, profile=Profile.GRADE, limits=limits, run_id=run_id, purpose=purpose)
-    verdict = await _grade(engine, spec, suite)
+    verdict = await _grade(engine, spec, suite, services)
     return msgspec.structs.replace(verdict, duration_s=time.monotonic() - started)
 
 
-async def _grade(engine: Engine, spec: SandboxSpec, suite: Suite) -> Verdict:
+async def _grade(engine: Engine, spec: SandboxSpec, suite: Suite, services: Sequence[Service]) -> Verdict:
     try:
-        return await _grade_once(engine, spec, suite)
+        return await _grade_once(engine, spec, suite, services)
     except _GraderEndedError:
         pass  # once may be chance: a machine without memory
     try:
-        return await _grade_once(engine, spec, suite)
+        return await _grade_once(engine, spec, suite, services)
     except _GraderEndedError as ended:
         return Verdict(reward=0.0, failure=FailureClass.AGENT_FAIL, detail=str(ended))
 
@@ -78,7 +88,7 @@ class _GraderEndedError(Exception):
     """The grader began and gave no report, while the sandbox lived: what the tests ran has ended it."""
 
 
-async def _grade_once(engine: Engine, spec: SandboxSpec, suite: Suite) -> Verdict:
+async def _grade_once(engine: Engine, spec: SandboxSpec, suite: Suite, services: Sequence[Service]) -> Verdict:
     try:
         sandbox = await engine.create(spec)
     except SandboxError as error:
@@ -86,12 +96,24 @@ async def _grade_once(engine: Engine, spec: SandboxSpec, suite: Suite) -> Verdic
     verdict: Verdict | None = None
     try:
         async with sandbox:
+            unhealthy = await _start(sandbox, services)
             verdict = await (_grade_trusted if suite.mode == "trusted" else _grade_harbor)(sandbox, suite)
+            if unhealthy and not verdict.passed:
+                verdict = msgspec.structs.replace(verdict, detail=f"{verdict.detail}\n{unhealthy}".strip())
     except SandboxLost as error:
         return verdict or _no_reward(FailureClass.SANDBOX_LOST, str(error))
     except SandboxError as error:
         return verdict or _no_reward(FailureClass.GRADE_ERROR, str(error))
     return verdict
+
+
+async def _start(sandbox: Sandbox, services: Sequence[Service]) -> str:
+    """Start the services; what is wrong with them, in words."""
+    try:
+        await start_services(sandbox, services)
+    except ServiceUnhealthy as unhealthy:
+        return unhealthy.report
+    return ""
 
 
 # Trusted mode

@@ -10,7 +10,7 @@ from typing import NoReturn
 import anyio
 import pytest
 
-from sandbox.basebuild import Base, default_cache, ensure_base
+from sandbox.basebuild import Base, Packages, default_cache, ensure_base
 from sandbox.namespace.engine import NamespaceEngine
 
 
@@ -22,11 +22,11 @@ def absent(what: str) -> NoReturn:
 
 
 @functools.cache
-def base_environment() -> Base:
+def base_environment(packages: Packages = ()) -> Base:
     """The base environment, made once a machine."""
     # In a thread of its own: the test that asks first may be running in an event loop.
     with ThreadPoolExecutor(1) as thread:
-        make = functools.partial(ensure_base, cache=default_cache(os.environ), progress=print)
+        make = functools.partial(ensure_base, packages, cache=default_cache(os.environ), progress=print)
         return thread.submit(anyio.run, make).result()
 
 

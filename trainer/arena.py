@@ -29,6 +29,7 @@ from runtime.limits import Limits
 from runtime.task import Task, read_task
 from runtime.trajectory import Trajectory
 from sandbox.engine import Engine, Sandbox
+from sandbox.services import start_services
 from sandbox.spec import FailureClass, SandboxSpec, Verdict
 
 
@@ -122,6 +123,7 @@ class Arena:
             async with self._limits.take("create", item=item):
                 sandbox = await self._engine.create(spec)
             async with sandbox:
+                await start_services(sandbox, place.task.services)
                 yield sandbox
 
     async def _grade(self, place: Place, image: str, item: str) -> Verdict:
@@ -132,6 +134,7 @@ class Arena:
                 self._engine,
                 image,
                 place.task.suite(),
+                services=place.task.services,
                 limits=place.task.limits(),
                 run_id=self._run_id,
                 purpose=f"grade {item}",

@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from runtime.task import ServiceEntry
+from sandbox.base import PACKAGE_NAME
 from sandbox.spec import File
 
 MIN_TRUTH_CHARS = 6
@@ -92,10 +94,22 @@ class FileAnswer(Answer):
         return File(path=self.path, data=self.data(), mode=0o755 if self.executable else 0o644)
 
 
+class ServiceAnswer(ServiceEntry):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
 class EnvironmentAnswer(Answer):
     dockerfile: Annotated[str, AfterValidator(_build_steps)]
+    packages: Annotated[tuple[Annotated[str, Field(pattern=f"^{PACKAGE_NAME}$")], ...], Field(max_length=40)] = ()
+    services: Annotated[tuple[ServiceAnswer, ...], Field(max_length=8)] = ()
     files: Annotated[tuple[FileAnswer, ...], Field(max_length=200)] = ()
     initial_tests: TestModule
+
+    @model_validator(mode="after")
+    def _distinct_services(self) -> EnvironmentAnswer:
+        if len({service.name for service in self.services}) < len(self.services):
+            raise ValueError("give each service a name of its own")
+        return self
 
 
 class FinalTestsAnswer(Answer):

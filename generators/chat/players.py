@@ -32,8 +32,9 @@ from runtime.chat.messages import ChatMessage, ChatRequest, Completer
 from runtime.chat.parse import ask_structured
 from runtime.chat.prompts import PromptLibrary
 from runtime.errors import AnswerUnusable
-from sandbox.base import BASE_DOCKERFILE, BASE_PACKAGES
+from sandbox.base import BASE_DOCKERFILE, BASE_PACKAGES, SERVICE_PACKAGES, base_dockerfile
 from sandbox.engine import Sandbox
+from sandbox.services import entry_point
 
 PROMPTS = ("draft", "review", "furnish", "examine", "judge", "cheat")
 
@@ -112,12 +113,16 @@ class ChatFurnisher:
             nonce=f"{blueprint.seed}/{len(feedback)}",
             draft=draft,
             base=BASE_DOCKERFILE,
+            service_packages=SERVICE_PACKAGES,
             feedback=feedback,
         )
+        services = tuple(service.service() for service in answer.services)
+        scripts, entry = entry_point(services)
         return Environment(
-            dockerfile=f"{BASE_DOCKERFILE}{answer.dockerfile.strip()}\n",
-            files=tuple(file.file() for file in answer.files),
+            dockerfile=f"{base_dockerfile(answer.packages)}{answer.dockerfile.strip()}\n{entry}",
+            files=(*(file.file() for file in answer.files), *scripts),
             initial_tests=answer.initial_tests,
+            services=services,
         )
 
 

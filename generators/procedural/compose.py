@@ -26,7 +26,8 @@ from generators.procedural.families.basics import TERSE_PLACES
 from generators.procedural.family import Family, Piece, Place
 from generators.procedural.prelude import PRELUDE
 from generators.procedural.story import tell
-from sandbox.base import BASE_DOCKERFILE
+from sandbox.base import SERVICE_PACKAGES, base_dockerfile
+from sandbox.services import entry_point
 from sandbox.spec import AGENT_HOME, File
 
 CONTEXT_DIR = "files"
@@ -179,16 +180,20 @@ def _difficulty(level: int) -> Literal["easy", "medium", "hard"]:
 
 def _environment(pieces: Sequence[Piece], places: Sequence[Place]) -> Environment:
     files = [file for piece in pieces for file in piece.files]
+    services = tuple(service for piece in pieces for service in piece.services)
+    scripts, entry = entry_point(services)
     lines = [f"COPY --chown=agent:agent {CONTEXT_DIR}/ {AGENT_HOME}/"] if files else []
+    lines += [f"RUN {command}" for piece in pieces for command in piece.root_setup]
     lines.append("USER agent")
     for piece, place in zip(pieces, places, strict=True):
         if piece.setup or not piece.files:
             lines.append("RUN " + json.dumps(["/bin/bash", "-c", setup_script(piece, place)]))
     lines.append(f"WORKDIR {AGENT_HOME}")
     return Environment(
-        dockerfile=BASE_DOCKERFILE + "\n".join(lines) + "\n",
-        files=tuple(_context_file(file) for file in files),
+        dockerfile=base_dockerfile(SERVICE_PACKAGES if services else ()) + "\n".join(lines) + "\n" + entry,
+        files=(*map(_context_file, files), *scripts),
         initial_tests=module_of(check for piece in pieces for check in piece.initial_checks),
+        services=services,
     )
 
 

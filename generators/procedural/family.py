@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from generators.messages import Mistake
+from sandbox.services import Service
 from sandbox.spec import File
 
 
@@ -37,6 +38,10 @@ class Piece:
     setup: tuple[str, ...] = ()
     """Shell commands run as the agent user while the image is built, cwd = the place's directory, after the files are there
     (`git init` with fixed dates, `sqlite3 < schema`). Offline, deterministic."""
+    root_setup: tuple[str, ...] = ()
+    """Shell commands run as root before `setup`: what only root may prepare for a service."""
+    services: tuple[Service, ...] = ()
+    """What runs while the agent works and while the checks look. Keep its files and its port to the place."""
     commands: tuple[str, ...] = ()
     """The reference: run in order in one persistent shell that starts in the agent's home. No here-documents over 40 lines."""
     thoughts: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from generators.procedural.families import (
     config_toml_dotenv,
     config_yaml,
     cron_lines,
+    cron_table,
     csv_filter,
     diff_and_patch,
     disk_report,
@@ -40,11 +41,14 @@ from generators.procedural.families import (
     makefiles,
     markdown_docs,
     measurement_series,
+    nginx_site,
     permissions,
+    postgres_tables,
     process_and_port,
     process_snapshot,
     python_bugfix,
     record_cleanup,
+    redis_keys,
     release_notes,
     requirement_pins,
     run_records,
@@ -52,6 +56,7 @@ from generators.procedural.families import (
     sed_edit,
     sqlite_query,
     sqlite_schema,
+    ssh_access,
     table_joins,
     text_columns,
     time_zones,
@@ -77,6 +82,10 @@ BASICS: tuple[Family, ...] = (
 )
 """The curriculum of small policies: what terse tasks are made of, and nothing else is unless it asks for them by name."""
 
+SERVICES: tuple[Family, ...] = (cron_table, nginx_site, postgres_tables, redis_keys, ssh_access)
+"""Families whose pieces have services. Their base is larger and made when it is first needed, so a run without names
+of families draws none of them."""
+
 FAMILIES: tuple[Family, ...] = (
     archives,
     auth_forensics,
@@ -91,6 +100,7 @@ FAMILIES: tuple[Family, ...] = (
     config_toml_dotenv,
     config_yaml,
     cron_lines,
+    cron_table,
     csv_filter,
     diff_and_patch,
     disk_report,
@@ -109,11 +119,14 @@ FAMILIES: tuple[Family, ...] = (
     makefiles,
     markdown_docs,
     measurement_series,
+    nginx_site,
     permissions,
+    postgres_tables,
     process_and_port,
     process_snapshot,
     python_bugfix,
     record_cleanup,
+    redis_keys,
     release_notes,
     requirement_pins,
     run_records,
@@ -121,6 +134,7 @@ FAMILIES: tuple[Family, ...] = (
     sed_edit,
     sqlite_query,
     sqlite_schema,
+    ssh_access,
     table_joins,
     text_columns,
     time_zones,
@@ -131,7 +145,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 """Sorted by name, so that what a seed draws does not depend on the order in which families were added to this file."""
 
-CATEGORIES: tuple[str, ...] = tuple(sorted({family.category for family in FAMILIES}))
+CATEGORIES: tuple[str, ...] = tuple(sorted({family.category for family in FAMILIES if family not in SERVICES}))
 """The categories that can be drawn without a model."""
 
 
@@ -144,7 +158,7 @@ def members(style: str, names: Collection[str]) -> tuple[Family, ...]:
     """The families that tasks of a style are made of: those of these names, if any are given."""
     if names:
         return tuple(family for family in FAMILIES if family.name in names)
-    return BASICS if style == "terse" else tuple(family for family in FAMILIES if family not in BASICS)
+    return BASICS if style == "terse" else tuple(family for family in FAMILIES if family not in (*BASICS, *SERVICES))
 
 
 def in_category(category: str) -> tuple[Family, ...]:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from generators.messages import ErrorType, Mistake
 from generators.procedural.family import Piece, Place
+from sandbox.services import Service
 from sandbox.spec import File
 
 WORDINGS = 3
@@ -58,6 +59,8 @@ def assemble(
     files: Sequence[File],
     initial_checks: tuple[str, ...],
     setup: tuple[str, ...] = (),
+    root_setup: tuple[str, ...] = (),
+    services: tuple[Service, ...] = (),
     guards: tuple[str, ...] = (),
 ) -> Piece:
     """Put the steps together."""
@@ -74,6 +77,8 @@ def assemble(
         asks=tuple(_ask(k, openings[k], [step.says[k] for step in steps]) for k in range(WORDINGS)),
         files=tuple(files),
         setup=setup,
+        root_setup=root_setup,
+        services=services,
         commands=tuple(commands),
         thoughts=tuple(step.thought for step in steps),
         checks=(*(check for step in steps for check in step.checks), *guards),

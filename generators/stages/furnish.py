@@ -1,7 +1,8 @@
 """furnish: the environment is written, built and tested for real.
 
-A round ends when the initial tests fail on a built environment; within a round, builds that fail are mended. Both
-bounds are the settings'. Each failure is told whole: step, exit code and the tail of the log, or the tests' report.
+A round ends when, on a built environment, a service does not come up or the initial tests fail; within a round, builds
+that fail are mended. Both bounds are the settings'. Each failure is told whole: step, exit code and the tail of the
+log, what the service said, or the tests' report.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from generators.messages import Draft, Environment, Furnished, Reviewed
 from generators.suites import initial_suite, report
 from generators.truth import shipped_truth
 from runtime.stage import Message, Stage
+from sandbox.errors import ServiceUnhealthy
 from sandbox.spec import BuildResult
 
 
@@ -45,6 +47,11 @@ async def _objection(draft: Draft, environment: Environment, item: str, context:
     built = await bench.build()
     if not built.ok:
         return "build_failed", _told(built)
+    try:
+        async with bench.sandbox(built.image, "services"):
+            pass
+    except ServiceUnhealthy as unhealthy:
+        return "service_unhealthy", unhealthy.report
     verdict = await bench.grade(built.image, initial_suite(environment.initial_tests), "initial")
     return ("", "") if verdict.passed else ("initial_tests_failed", report(verdict))
 

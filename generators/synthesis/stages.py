@@ -85,6 +85,7 @@ def _bench(task: Task, message: Opened, context: SynthesisContext) -> Bench:
         context.limits,
         task.context(),
         task.limits(),
+        services=task.services,
         run_id=context.run_id,
         item=message.item,
         images=context.images,

@@ -107,7 +107,7 @@ def _of_build(context: BuildContext, engine: Literal["docker", "namespace"]) -> 
 def _recipe(context: BuildContext, engine: Literal["docker", "namespace"]) -> Recipe | None:
     """The steps as far as we read them; None where only Docker does."""
     if engine == "namespace":
-        return resolve(context)
+        return resolve(context)[1]
     try:
         return parse(context.dockerfile, engine=engine, environment={})
     except BuildUnsupported:

@@ -24,7 +24,8 @@ from typing import Any
 
 import anyio
 
-from sandbox.base import BASE_DOCKERFILE
+from sandbox.base import split_base
+from sandbox.basebuild import Packages
 from sandbox.docker import archive, labels
 from sandbox.docker.client import ENGINE, Client, answering, json_lines
 from sandbox.docker.images import image_exists
@@ -40,15 +41,11 @@ _TAIL_BYTES = 16 * 1024
 _BASE_ALIAS = f"FROM {BASE_REPOSITORY}\n"
 
 
-def starts_from_base(dockerfile: str) -> bool:
-    """Whether the base image is needed."""
-    return dockerfile.startswith((BASE_DOCKERFILE, _BASE_ALIAS))
-
-
-def on_base(dockerfile: str, base_image: str) -> str:
-    """The Dockerfile with its base lines replaced by the local image."""
-    head = BASE_DOCKERFILE if dockerfile.startswith(BASE_DOCKERFILE) else _BASE_ALIAS
-    return f"FROM {base_image}\n{dockerfile.removeprefix(head)}"
+def split_local_base(dockerfile: str) -> tuple[Packages, str] | None:
+    """The packages of the local base image that is needed, and what follows its lines; None when none is."""
+    if dockerfile.startswith(_BASE_ALIAS):
+        return (), dockerfile.removeprefix(_BASE_ALIAS)
+    return split_base(dockerfile)
 
 
 def image_name(dockerfile: str, context: BuildContext) -> str:

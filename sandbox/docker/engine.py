@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from sandbox.basebuild import Base
+from sandbox.basebuild import Base, Packages, missing_packages
 from sandbox.docker import build, labels
 from sandbox.docker.client import CALL_S, CREATE_S, ENGINE, TRANSFER_S, Absent, Client, answering, probe
 from sandbox.docker.config import CLEAN_IMAGE, ImageFacts, container_config, image_facts
@@ -31,7 +31,7 @@ from sandbox.docker.images import ensure_base_image, ensure_trusted_volume
 from sandbox.docker.labels import BASE_REPOSITORY, FROZEN_REPOSITORY
 from sandbox.docker.sandbox import DockerSandbox
 from sandbox.docker.watch import EventWatch
-from sandbox.errors import EngineFault, SandboxError
+from sandbox.errors import EngineFault, PackagesMissing, SandboxError
 from sandbox.owner import owner_is_dead, owner_token
 from sandbox.spec import BuildContext, BuildResult, Profile, SandboxRecord, SandboxSpec
 from sandbox.trusted import trusted_argv
@@ -40,11 +40,11 @@ _CLEAN_S = 60.0
 
 
 class DockerEngine:
-    """`base` gives the base environment once it is needed; `url` defaults to DOCKER_HOST, then the usual socket."""
+    """`base` gives a base environment once it is needed; `url` defaults to DOCKER_HOST, then the usual socket."""
 
     name = ENGINE
 
-    def __init__(self, *, base: Callable[[], Awaitable[Base]], url: str | None = None, gate: int = 8) -> None:
+    def __init__(self, *, base: Callable[[Packages], Awaitable[Base]], url: str | None = None, gate: int = 8) -> None:
         self._base = base
         self._client = Client(url)
         self._owner = owner_token()
@@ -99,22 +99,27 @@ class DockerEngine:
 
     async def build(self, context: BuildContext) -> BuildResult:
         dockerfile = context.dockerfile
-        if build.starts_from_base(dockerfile):
-            dockerfile = build.on_base(dockerfile, await self._base_image())
+        if split := build.split_local_base(dockerfile):
+            packages, rest = split
+            try:
+                base = await self._base_image(packages)
+            except PackagesMissing as missing:
+                return missing_packages(missing)
+            dockerfile = f"FROM {base}\n{rest}"
         name = build.image_name(dockerfile, context)
         result, _ = await self._builds.run(name, lambda: build.build_image(self._client, name, dockerfile, context))
         return result
 
-    async def _base_image(self) -> str:
+    async def _base_image(self, packages: Packages = ()) -> str:
         async def make() -> str:
-            return await ensure_base_image(self._client, await self._base())
+            return await ensure_base_image(self._client, await self._base(packages))
 
-        return (await self._parts.run("base", make))[0]
+        return (await self._parts.run(" ".join(("base", *packages)), make))[0]
 
     async def _trusted_volume(self) -> str:
         async def make() -> str:
             image = await self._base_image()
-            return await ensure_trusted_volume(self._client, await self._base(), image, owner=self._owner)
+            return await ensure_trusted_volume(self._client, await self._base(()), image, owner=self._owner)
 
         return (await self._parts.run("trusted", make))[0]
 

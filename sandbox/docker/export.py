@@ -6,7 +6,6 @@ from pathlib import Path
 
 import anyio
 
-from sandbox.base import BASE_DOCKERFILE
 from sandbox.docker.build import build_image, image_name
 from sandbox.docker.client import CREATE_S, TRANSFER_S, Client, answering
 from sandbox.errors import BuildUnsupported, EngineUnavailable
@@ -15,8 +14,8 @@ from sandbox.spec import BuildContext
 _REMEDY = "Install mmdebstrap (apt-get install mmdebstrap), or let the engine reach a registry."
 
 
-async def export_base(tar: Path, *, url: str | None = None, dockerfile: str = BASE_DOCKERFILE) -> None:
-    """Build the base lines with the network and write the result's file system to `tar`. Raises: EngineUnavailable."""
+async def export_base(tar: Path, dockerfile: str, *, url: str | None = None) -> None:
+    """Build `dockerfile` with the network, write the result's file system to `tar`. Raises: EngineUnavailable."""
     context = BuildContext(dockerfile=dockerfile, network=True, timeout_s=1200.0)
     async with Client(url) as client:
         try:

@@ -20,11 +20,12 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from sandbox.base import BASE_DOCKERFILE
+from sandbox.base import split_base
+from sandbox.basebuild import Packages, missing_packages
 from sandbox.dockerfile import Copy, DockerfileError, MakeDirectory, Recipe, Run, Step, parse
-from sandbox.errors import BuildUnsupported, EngineFault, TransferRefused
+from sandbox.errors import BuildUnsupported, EngineFault, PackagesMissing, TransferRefused
 from sandbox.namespace.context import select
-from sandbox.namespace.images import ImageConfig
+from sandbox.namespace.images import Image, ImageConfig
 from sandbox.namespace.link import ENGINE
 from sandbox.namespace.parcel import Placed
 from sandbox.namespace.sandbox import NamespaceSandbox
@@ -76,16 +77,18 @@ class SingleFlight:
             flight.landed.set()
 
 
-def resolve(context: BuildContext) -> Recipe:
-    """Raises: DockerfileError, BuildUnsupported."""
+def resolve(context: BuildContext) -> tuple[Packages, Recipe]:
+    """What the base must have beside the usual, and the steps. Raises: DockerfileError, BuildUnsupported."""
+    packages: Packages = ()
     text = context.dockerfile
-    if text.startswith(BASE_DOCKERFILE):
-        text = f"FROM {BASE_NAME}\n{text.removeprefix(BASE_DOCKERFILE)}"
+    if split := split_base(text):
+        packages, rest = split
+        text = f"FROM {BASE_NAME}\n{rest}"
     recipe = parse(text, engine=ENGINE, environment={"PATH": DEFAULT_PATH})
     if recipe.base != BASE_NAME:
         remedy = f"Start with BASE_DOCKERFILE to the letter or with `FROM {BASE_NAME}`, or use the Docker engine."
         raise BuildUnsupported(ENGINE, f"FROM {recipe.base}", remedy)
-    return recipe
+    return packages, recipe
 
 
 class Builder:
@@ -99,22 +102,25 @@ class Builder:
         """See `Engine.build`. Raises: BuildUnsupported, EngineFault."""
         begun = time.monotonic()
         try:
-            recipe = resolve(context)
+            packages, recipe = resolve(context)
+            base = await self._engine.base(packages)
         except DockerfileError as error:
             return BuildResult(image="", failed_step=error.step, log_tail=error.problem)
+        except PackagesMissing as missing:
+            return missing_packages(missing)
         images = self._engine.images
         if not recipe.steps and not recipe.env and not recipe.workdir:
-            return BuildResult(image=images.base.id, cached=True)
-        key = images.key(context)
+            return BuildResult(image=base.id, cached=True)
+        key = images.key(context, base)
         if await anyio.to_thread.run_sync(images.find, key) is not None:
             return BuildResult(image=key, cached=True, duration_s=time.monotonic() - begun)
-        result = await self._flights.run(key, lambda: self._build(context, recipe, key))
+        result = await self._flights.run(key, lambda: self._build(context, recipe, base, key))
         return msgspec.structs.replace(result, duration_s=time.monotonic() - begun)
 
-    async def _build(self, context: BuildContext, recipe: Recipe, key: str) -> BuildResult:
+    async def _build(self, context: BuildContext, recipe: Recipe, base: Image, key: str) -> BuildResult:
         deadline = anyio.current_time() + context.timeout_s
         config = ImageConfig(workdir=recipe.workdir, env=recipe.env, user=recipe.user)
-        async with await self._engine.open_for_build(_spec(context)) as sandbox:
+        async with await self._engine.open_for_build(_spec(context), base) as sandbox:
             for step in recipe.steps:
                 try:
                     with anyio.fail_after(max(0.0, deadline - anyio.current_time())):
@@ -125,7 +131,7 @@ class Builder:
                     await anyio.to_thread.run_sync(self._engine.images.refuse_full_disk)
                     return _failure(failed)
             await sandbox.stop_for_commit()
-            await anyio.to_thread.run_sync(self._engine.images.commit, sandbox.id, key, config)
+            await anyio.to_thread.run_sync(self._engine.images.commit, sandbox.id, key, base, config)
         return BuildResult(image=key)
 
 

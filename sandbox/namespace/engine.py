@@ -16,6 +16,7 @@ import platform
 import secrets
 import subprocess
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,7 +25,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from sandbox.errors import EngineFault, EngineUnavailable
+from sandbox.basebuild import Base, Packages
+from sandbox.errors import BuildUnsupported, EngineFault, EngineUnavailable
 from sandbox.namespace.builder import Builder
 from sandbox.namespace.images import Image, Images
 from sandbox.namespace.leases import Leases
@@ -43,7 +45,18 @@ _LEASE_MARGIN_S = 30.0
 class NamespaceEngine:
     """An `Engine`. One spawner, one state directory; engines of several processes may share the directory."""
 
-    def __init__(self, *, state_dir: Path, rootfs: Path, trusted: Path | None) -> None:
+    def __init__(
+        self,
+        *,
+        state_dir: Path,
+        rootfs: Path,
+        trusted: Path | None,
+        more: Callable[[Packages], Awaitable[Base]] | None = None,
+    ) -> None:
+        """`more` gives the base with more packages than `rootfs` has, once it is needed."""
+        self._more = more
+        self._bases: dict[Packages, Image] = {}
+        self._making = anyio.Lock()  # protects the making of a base
         self._state_dir = state_dir.absolute()
         self._rootfs = rootfs.absolute()
         self._trusted = trusted.absolute() if trusted else None
@@ -143,6 +156,18 @@ class NamespaceEngine:
         """See `Engine.build`. Raises: BuildUnsupported, EngineFault."""
         return await self._builder.build(context)
 
+    async def base(self, packages: Packages) -> Image:
+        """The base with these packages more. Raises: BuildUnsupported, EngineUnavailable, PackagesMissing."""
+        if not packages:
+            return self.images.base
+        if self._more is None:
+            raise BuildUnsupported(ENGINE, f"a base with {', '.join(packages)}", "Open the engine with `open_engine`.")
+        async with self._making:
+            if packages not in self._bases:
+                made = await self._more(packages)
+                self._bases[packages] = await anyio.to_thread.run_sync(self.images.add_base, made.rootfs)
+        return self._bases[packages]
+
     async def remove_image(self, image: str) -> None:
         """Forget an image. Idempotent. Sandboxes that run on a frozen one keep it. Raises: EngineFault."""
         for layer in self.images.release(image):
@@ -158,9 +183,9 @@ class NamespaceEngine:
             raise EngineFault(ENGINE, "create", f"there is no image {spec.image!r}")
         return await self._start(spec, image, scratch=False)
 
-    async def open_for_build(self, spec: SandboxSpec) -> NamespaceSandbox:
-        """A sandbox over the base whose upper layer lies on disk, so that it can become an image."""
-        return await self._start(spec, self.images.base, scratch=True)
+    async def open_for_build(self, spec: SandboxSpec, base: Image) -> NamespaceSandbox:
+        """A sandbox over `base` whose upper layer lies on disk, so that it can become an image."""
+        return await self._start(spec, base, scratch=True)
 
     async def _start(self, spec: SandboxSpec, image: Image, *, scratch: bool) -> NamespaceSandbox:
         link = self._open_link()

@@ -1,6 +1,6 @@
 """Images: stacks of directories, and what a session starts with in them.
 
-- The base: an unpacked root file system, never changed, never removed.
+- The bases: unpacked root file systems, never changed, never removed.
 - Built images: one layer on disk in `<state_dir>/images/<id>`, `<id>` being the hash of everything that went into it.
   They appear by one rename. They are a cache of this boot: not synced, so after a restart they are made again.
 - Frozen images: the upper layer of a sandbox, in the spawner's memory. They live as long as the engine.
@@ -26,7 +26,7 @@ from sandbox.spec import BuildContext, Record
 
 _DEEPEST = 100
 _SCRATCH = ".build-"
-_FORMAT = 1
+_FORMAT = 2
 _ROOM_BYTES = 1 << 20
 _IDENTIFYING = ("etc/os-release", "etc/passwd", "var/lib/dpkg/status")
 
@@ -60,6 +60,8 @@ class _Manifest(Record, frozen=True, kw_only=True):
 
     version: int = _FORMAT
     boot: str
+    base: str
+    """Directory of the root file system below its layer."""
     config: ImageConfig
 
 
@@ -71,12 +73,16 @@ class Images:
         self._known: dict[str, Image] = {}
         """The base and what was frozen."""
         self._frozen_layers: Counter[str] = Counter()
-        self.base = Image(id=f"base-{_fingerprint(rootfs)}", layers=(Layer(kind="directory", name=str(rootfs)),))
-        self._known[self.base.id] = self.base
+        self.base = self.add_base(rootfs)
 
-    def key(self, context: BuildContext) -> str:
-        """The id that building `context` gives."""
-        digest = hashlib.sha256(self.base.id.encode())
+    def add_base(self, rootfs: Path) -> Image:
+        """The image of an unpacked root file system."""
+        image = Image(id=f"base-{_fingerprint(rootfs)}", layers=(Layer(kind="directory", name=str(rootfs)),))
+        return self._known.setdefault(image.id, image)
+
+    def key(self, context: BuildContext, base: Image) -> str:
+        """The id that building `context` on `base` gives."""
+        digest = hashlib.sha256(base.id.encode())
         parts = msgspec.structs.replace(context, timeout_s=0.0)
         digest.update(msgspec.msgpack.encode(parts))
         return digest.hexdigest()
@@ -96,8 +102,8 @@ class Images:
         if manifest.version != _FORMAT or manifest.boot != boot_id():
             shutil.rmtree(home)
             return None
-        layer = Layer(kind="directory", name=str(home / "layer"))
-        return Image(id=image_id, layers=(layer, *self.base.layers), config=manifest.config)
+        layers = (Layer(kind="directory", name=str(home / "layer")), Layer(kind="directory", name=manifest.base))
+        return Image(id=image_id, layers=layers, config=manifest.config)
 
     def scratch(self, sandbox_id: str) -> Path:
         """Where the sandbox that builds an image keeps its upper layer."""
@@ -116,11 +122,11 @@ class Images:
         if home.exists():
             shutil.rmtree(home)
 
-    def commit(self, sandbox_id: str, image_id: str, config: ImageConfig) -> None:
-        """Make the scratch layer of a stopped sandbox the image `image_id`."""
+    def commit(self, sandbox_id: str, image_id: str, base: Image, config: ImageConfig) -> None:
+        """Make the scratch layer of a stopped sandbox over `base` the image `image_id`."""
         home = self.scratch(sandbox_id)
         shutil.rmtree(home / "work")
-        manifest = _Manifest(boot=boot_id(), config=config)
+        manifest = _Manifest(boot=boot_id(), base=base.layers[-1].name, config=config)
         (home / "image.json").write_bytes(msgspec.json.encode(manifest))
         try:
             home.rename(self._directory / image_id)
@@ -157,8 +163,8 @@ class Images:
         return [name for name in names if name not in self._frozen_layers]
 
     def remove_built(self, image_id: str) -> None:
-        """Remove a built image from the disk. Idempotent; does nothing to the base."""
-        if image_id != self.base.id and image_id.isalnum():
+        """Remove a built image from the disk. Idempotent; does nothing to a base."""
+        if image_id.isalnum():
             shutil.rmtree(self._directory / image_id, ignore_errors=True)
 
 

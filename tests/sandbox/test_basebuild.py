@@ -106,7 +106,7 @@ async def test_two_who_need_it_make_it_once(base: Base, tmp_path: Path) -> None:
     leftover = cache / "base" / "partial-dead"
     leftover.mkdir(parents=True)
 
-    async def copy(tar: Path) -> None:
+    async def copy(tar: Path, dockerfile: str) -> None:
         made.append(tar)
         await anyio.to_thread.run_sync(shutil.copy, base.tar, tar)
 
@@ -126,7 +126,7 @@ async def test_two_who_need_it_make_it_once(base: Base, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_builder")
 async def test_failure_leaves_nothing_and_the_next_try_is_free(tmp_path: Path) -> None:
-    async def fail(tar: Path) -> None:
+    async def fail(tar: Path, dockerfile: str) -> None:
         tar.write_bytes(b"half")
         raise ZeroDivisionError
 
@@ -142,7 +142,7 @@ async def test_without_any_way_the_remedy_is_told(tmp_path: Path) -> None:
 
 
 async def test_waiting_for_another_process_can_be_cancelled(tmp_path: Path) -> None:
-    async def hang(tar: Path) -> None:
+    async def hang(tar: Path, dockerfile: str) -> None:
         holding.set()
         await anyio.sleep_forever()
 
@@ -207,9 +207,9 @@ async def test_where_mmdebstrap_fails_the_engine_makes_the_base(
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     told: list[str] = []
 
-    async def otherwise(tar: Path) -> None:
+    async def otherwise(tar: Path, dockerfile: str) -> None:
         tar.write_bytes(b"made by the engine")
 
-    await basebuild._make_tar(tmp_path / "base.tar", told.append, otherwise)
+    await basebuild._make_tar(tmp_path / "base.tar", (), told.append, otherwise)
     assert (tmp_path / "base.tar").read_bytes() == b"made by the engine"
     assert "exit code 25" in told[-1]

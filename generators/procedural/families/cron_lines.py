@@ -1,6 +1,6 @@
 """Crontab files: new lines from words, broken lines repaired, next runs computed.
 
-Lines are compared by when they fire and what they run, so `1-5`, `mon-fri` and `1,2,3,4,5` are the same.
+Lines are compared as `generators.procedural.crontabs` does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from generators.procedural import words
 from generators.procedural.checks import check, present
+from generators.procedural.crontabs import READER, draw_rule
 from generators.procedural.edits import beside, botched, edit, unsaved
 from generators.procedural.family import Piece, Place
 from generators.procedural.reports import report
@@ -20,50 +21,6 @@ name = "cron-lines"
 category = "scheduling"
 tools: tuple[str, ...] = ("sed", "date", "awk")
 depths = range(1, 6)
-
-_DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
-
-_READER = """\
-def numbers(field, low, high, names):
-    found = set()
-    for part in field.lower().split(","):
-        span, _, step = part.partition("/")
-        first, dash, last = span.partition("-")
-        if span == "*":
-            first, last, dash = str(low), str(high), "-"
-        first, last = names.get(first, first), names.get(last, last)
-        assert first.isdigit() and (last.isdigit() or not dash) and (step.isdigit() and int(step) or not step), f"bad field {field!r}"
-        end = int(last) if dash else high if step else int(first)
-        found |= set(range(int(first), end + 1, int(step or 1)))
-    assert found and min(found) >= low and max(found) <= high, f"bad field {field!r}"
-    return found
-
-
-def fires(line):
-    fields = line.split(None, 5)
-    assert len(fields) == 6, f"no crontab line: {line!r}"
-    months = dict(zip("jan feb mar apr may jun jul aug sep oct nov dec".split(), map(str, range(1, 13))))
-    days = dict(zip("sun mon tue wed thu fri sat".split(), "0123456"))
-    bounds = [(0, 59, {}), (0, 23, {}), (1, 31, {}), (1, 12, months), (0, 7, days)]
-    times = [sorted(numbers(field, *bound)) for field, bound in zip(fields, bounds)]
-    times[4] = sorted({day % 7 for day in times[4]})
-    return times, fields[5].strip()
-
-
-lines = [line.strip() for line in read_lines(path)]
-found = [fires(line) for line in lines if line and not line.startswith("#")]
-assert sorted(found) == sorted(map(fires, expected)), f"{path} has other lines"
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """When something runs, as a crontab's five fields and in words."""
-
-    fields: str
-    words: str
-    off_by: str
-    """The fields as someone gets them wrong."""
 
 
 @dataclass(kw_only=True)
@@ -81,7 +38,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     file = f"{rng.choice(words.TEAMS)}.cron"
     path = f"{place.directory}/{file}"
     programs = [f"/opt/{rng.choice(words.PROJECTS)}/{stem}.sh" for stem in words.distinct(rng, words.STEMS, 10)]
-    old = [f"{_rule(rng).fields} {program} --{rng.choice(words.TERMS)}" for program in programs[:5]]
+    old = [f"{draw_rule(rng).fields} {program} --{rng.choice(words.TERMS)}" for program in programs[:5]]
     table = Table(file=file, path=path, lines=list(old), keep=list(old))
     source = text_file(place, file, f"# {words.phrase(rng, 3, 5)}\n" + "".join(f"{line}\n" for line in old))
     jobs = rng.sample((_add, _move, _pause, _replace_program, _next_runs), depth)
@@ -99,42 +56,7 @@ def draw(rng: random.Random, depth: int, place: Place) -> Piece:
         steps=steps,
         files=(source,),
         initial_checks=(present(place.directory, (file,)),),
-        guards=(check(path, "schedule", f"expected = {table.lines!r}", _READER),) if changed else (),
-    )
-
-
-def _rule(rng: random.Random) -> Rule:
-    hour, day = rng.randint(1, 22), rng.randint(2, 6)
-    minute = rng.choice([minute for minute in range(1, 59) if minute != hour])
-    at, late = f"{hour:02d}:{minute:02d}", hour + 1
-    return rng.choice(
-        (
-            Rule(
-                fields=f"{minute} {hour} * * 1-5",
-                words=f"at {at} from Monday to Friday",
-                off_by=f"{hour} {minute} * * 1-5",
-            ),
-            Rule(
-                fields=f"{minute} {hour} * * {day}",
-                words=f"every {_DAYS[day]} at {at}",
-                off_by=f"{minute} {hour} {day} * *",
-            ),
-            Rule(
-                fields=f"{minute} {hour} {day * 4} * *",
-                words=f"on day {day * 4} of every month at {at}",
-                off_by=f"{minute} {hour} * {day} *",
-            ),
-            Rule(
-                fields=f"*/{day * 5 if day != 5 else 20} {hour}-{late} * * *",
-                words=f"every day in the hours from {hour} to {late} ({hour}:00 to {late}:59), every {day * 5 if day != 5 else 20} minutes starting at minute 0",
-                off_by=f"{day * 5 if day != 5 else 20} {hour}-{late} * * *",
-            ),
-            Rule(
-                fields=f"{minute} */{day if day < 5 else 6} * * *",
-                words=f"every day at minute {minute} of every {day if day < 5 else 6}th hour, counted from hour 0",
-                off_by=f"*/{minute} {day if day < 5 else 6} * * *",
-            ),
-        )
+        guards=(check(path, "schedule", f"expected = {table.lines!r}", READER),) if changed else (),
     )
 
 
@@ -146,7 +68,7 @@ def _take(rng: random.Random, table: Table) -> tuple[str, str]:
 
 
 def _add(rng: random.Random, table: Table, program: str, place: Place) -> Step:
-    rule = _rule(rng)
+    rule = draw_rule(rng)
     line = f"{rule.fields} {program}"
     table.lines.append(line)
     undo = f"sed -i '$d' {table.file}"
@@ -180,9 +102,9 @@ def _add(rng: random.Random, table: Table, program: str, place: Place) -> Step:
 
 def _move(rng: random.Random, table: Table, program: str, place: Place) -> Step:
     line, what = _take(rng, table)
-    rule = _rule(rng)
+    rule = draw_rule(rng)
     while line.startswith(rule.fields):
-        rule = _rule(rng)
+        rule = draw_rule(rng)
     rest = line.split(None, 5)[5]
     table.lines[table.lines.index(line)] = f"{rule.fields} {rest}"
     right = f"'\\#{what}#s#^.* /opt#{rule.fields} /opt#'"

@@ -2,7 +2,8 @@
 
 `Ground` copies nothing and leaves nothing: each trial runs in its own mount, process and network namespaces on an
 overlay whose changes live in memory, commands as the agent user, checks as root from outside the agent's shell. One
-trial plays any number of rounds, each from the same start. `problems_of` holds a piece to what every family promises.
+trial plays any number of rounds, each from the same start. Services run during a round, are killed with everything else
+at its end, and started again for the checks, as in grading. `problems_of` holds a piece to what every family promises.
 
 Needs root and an unpacked base environment.
 """
@@ -24,6 +25,7 @@ from generators.messages import Mistake
 from generators.procedural.compose import CONTEXT_DIR, ProceduralTask, setup_script
 from generators.procedural.family import Family, Piece, Place
 from generators.procedural.prelude import PRELUDE
+from sandbox.services import Service, start_script
 from sandbox.spec import AGENT_HOME, File
 
 _ENTER = """
@@ -41,8 +43,10 @@ _INSIDE = r"""
 import base64, json, os, shutil, signal, subprocess, sys, traceback
 
 HOME, START = "/home/agent", "/srv/start"
+KEPT = {HOME: "/home", "/tmp": "/tmp", "/var/spool/cron": "/cron"}
 AGENT = dict(user=1000, group=1000, extra_groups=[])
-ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": HOME, "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"}
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENV = {"PATH": PATH, "HOME": HOME, "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"}
 SHELL = 'for c in "$@"; do eval "$c" </dev/null; echo "exit $?" >&2; done'
 
 
@@ -66,24 +70,37 @@ def lay_out(files):
 
 
 def set_up(scripts):
-    for script in scripts:
-        done = bash("-c", script)
+    for user, script in scripts:
+        if user == "root":
+            done = subprocess.run(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True)
+        else:
+            done = bash("-c", script)
         if done.returncode:
             return "exit code %d: %s" % (done.returncode, done.stderr.decode(errors="replace"))
     return ""
 
 
-def reset():
+def kill_all():
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.stat("/proc/" + pid).st_uid == 1000:
                 os.kill(int(pid), signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             pass
-    for folder in (HOME, "/tmp"):
+
+
+def start_services():
+    if order["services"]:
+        done = bash("-c", order["services"], "services", "/bin/true")
+        return done.stderr
+    return b""
+
+
+def reset():
+    kill_all()
+    for folder, saved in KEPT.items():
         shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run(["cp", "-a", START + "/home", HOME], check=True)
-    subprocess.run(["cp", "-a", START + "/tmp", "/tmp"], check=True)
+        subprocess.run(["cp", "-a", START + saved, folder], check=True)
 
 
 def check(module):
@@ -113,14 +130,19 @@ trouble = set_up(order["setup"])
 rounds = []
 if not trouble:
     os.mkdir(START)
-    subprocess.run(["cp", "-a", HOME, START + "/home"], check=True)
-    subprocess.run(["cp", "-a", "/tmp", START + "/tmp"], check=True)
+    for folder, saved in KEPT.items():
+        subprocess.run(["cp", "-a", folder, START + saved], check=True)
     for number, commands in enumerate(order["rounds"]):
         if number:
             reset()
+        log = start_services()
         done = bash("--noprofile", "--norc", "-c", SHELL, "bash", *commands)
+        log += done.stdout + done.stderr
+        if order["services"]:
+            kill_all()
+            log += start_services()
         outcome = check(order["checks"])
-        rounds.append({"outcome": outcome, "log": (done.stdout + done.stderr)[-2000:].decode(errors="replace")})
+        rounds.append({"outcome": outcome, "log": log[-2000:].decode(errors="replace")})
         if number == 0 and not commands:
             rounds[0]["initial"] = check(order["initial_checks"])
 print(json.dumps({"trouble": trouble, "rounds": rounds}))
@@ -167,12 +189,15 @@ class Ground:
         rounds: Sequence[Sequence[str]],
         checks: str,
         initial_checks: str,
+        root_setup: Sequence[str] = (),
+        services: Sequence[Service] = (),
         timeout_s: float = 240.0,
     ) -> list[Round]:
         """Play each round from the same start. Files have absolute paths. Raises: SetupFailed."""
         order = {
             "files": [{"path": f.path, "data": base64.b64encode(f.data).decode(), "mode": f.mode} for f in files],
-            "setup": list(setup),
+            "setup": [*(("root", script) for script in root_setup), *(("agent", script) for script in setup)],
+            "services": start_script(services) if services else "",
             "rounds": [list(commands) for commands in rounds],
             "checks": checks,
             "initial_checks": initial_checks,
@@ -282,6 +307,8 @@ def _played_problems(ground: Ground, piece: Piece, place: Place) -> Iterable[str
         start, reference, *others = ground.try_rounds(
             files=piece.files,
             setup=[setup_script(piece, place)],
+            root_setup=piece.root_setup,
+            services=piece.services,
             rounds=[(), piece.commands, *ways, *back],
             checks=PRELUDE + "\n\n" + "\n\n".join(piece.checks),
             initial_checks=PRELUDE + "\n\n" + "\n\n".join(piece.initial_checks),

@@ -17,9 +17,12 @@ from generators.procedural.family import Family, Piece, Place
 
 from .harness import Ground, draw, problems_of
 
+PLAIN = [family for family in library.FAMILIES if family not in library.SERVICES]
+"""Those with services have a base of their own: `test_service_families`."""
+
 
 def _cases() -> list[object]:
-    """Each family at each depth; one depth of each, in turn, is tried every time, the others by `-m sweep`."""
+    """Each plain family at each depth; one depth of each, in turn, is tried every time, the others by `-m sweep`."""
     return [
         pytest.param(
             family,
@@ -27,7 +30,7 @@ def _cases() -> list[object]:
             id=f"{family.name}-{depth}",
             marks=[] if place == number % len(family.depths) else [pytest.mark.sweep],
         )
-        for number, family in enumerate(library.FAMILIES)
+        for number, family in enumerate(PLAIN)
         for place, depth in enumerate(family.depths)
     ]
 
@@ -40,7 +43,7 @@ def test_piece_keeps_every_promise(ground: Ground, family: Family, depth: int) -
 
 @pytest.mark.namespace
 @pytest.mark.sweep
-@pytest.mark.parametrize("family", library.FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", PLAIN, ids=lambda family: family.name)
 def test_many_seeds_keep_every_promise(ground: Ground, family: Family) -> None:
     found = {
         seed: problems_of(ground, family, seed, family.depths[seed % len(family.depths)]) for seed in range(100, 103)

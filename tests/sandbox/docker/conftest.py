@@ -39,7 +39,7 @@ def base(docker: None) -> Base:
 def open_docker(base: Base) -> OpenEngine:
     """Opens an engine inside the test's own task, as its task group demands."""
 
-    async def known_base() -> Base:
+    async def known_base(_packages: tuple[str, ...]) -> Base:
         return base
 
     return lambda: DockerEngine(base=known_base)

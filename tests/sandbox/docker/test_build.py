@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from sandbox.base import BASE_DOCKERFILE
-from sandbox.docker.build import BuildLog, image_name, on_base, starts_from_base
+from sandbox.base import BASE_DOCKERFILE, SERVICE_PACKAGES, base_dockerfile
+from sandbox.docker.build import BuildLog, image_name, split_local_base
 from sandbox.errors import BuildUnsupported, EngineFault, TransferRefused
 from sandbox.spec import BuildContext, BuildResult, File, SandboxSpec
 from tests.sandbox.docker.conftest import LIMITS, OpenEngine, started
@@ -15,9 +15,10 @@ docker = pytest.mark.docker
 
 
 def test_base_lines_to_the_letter_become_one_from() -> None:
-    assert on_base(BASE_DOCKERFILE + "RUN a\n", "base:1") == "FROM base:1\nRUN a\n"
-    assert on_base("FROM termloom-base\nRUN a\n", "base:1") == "FROM base:1\nRUN a\n"
-    assert not starts_from_base(BASE_DOCKERFILE.replace("bookworm", "trixie"))
+    assert split_local_base(BASE_DOCKERFILE + "RUN a\n") == ((), "RUN a\n")
+    assert split_local_base("FROM termloom-base\nRUN a\n") == ((), "RUN a\n")
+    assert split_local_base(base_dockerfile(["redis-server"]) + "RUN a\n") == (SERVICE_PACKAGES, "RUN a\n")
+    assert split_local_base(BASE_DOCKERFILE.replace("bookworm", "trixie")) is None
 
 
 def test_name_depends_on_everything_that_goes_in() -> None:

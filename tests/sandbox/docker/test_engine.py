@@ -174,7 +174,7 @@ from sandbox.docker.engine import DockerEngine
 from sandbox.spec import Limits, SandboxSpec
 
 async def main():
-    async def base():
+    async def base(_packages):
         return Base(tar=Path(), rootfs=Path(), trusted=Path(), digest="")
     async with DockerEngine(base=base) as engine:
         spec = SandboxSpec(image=sys.argv[1], limits=Limits(memory_mb=64, lifetime_s=600), run_id="killed")
@@ -219,7 +219,7 @@ async def test_base_environment_can_be_exported_by_the_engine(open_docker: OpenE
     async with open_docker() as engine:
         name = await engine._base_image()
     tar = tmp_path / "base.tar"
-    await export_base(tar, dockerfile=f"FROM {name}\nRUN echo hello > /hello\n")
+    await export_base(tar, f"FROM {name}\nRUN echo hello > /hello\n")
     listed = await anyio.run_process(["tar", "--extract", "--to-stdout", "--file", str(tar), "hello"])
     assert listed.stdout == b"hello\n"
 
@@ -227,7 +227,7 @@ async def test_base_environment_can_be_exported_by_the_engine(open_docker: OpenE
 @docker
 async def test_without_a_registry_the_export_tells_the_remedy(docker: None, tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="mmdebstrap"):
-        await export_base(tmp_path / "base.tar", dockerfile="FROM localhost:1/debian:x\nRUN true\n")
+        await export_base(tmp_path / "base.tar", "FROM localhost:1/debian:x\nRUN true\n")
 
 
 async def test_probe_tells_why_an_engine_cannot_be_used(tmp_path: Path) -> None:
