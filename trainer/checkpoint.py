@@ -112,8 +112,13 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 def restore(learner: Learner, checkpoint: Checkpoint) -> None:
-    """Put a learner of the same shape back to where it was. Raises: CheckpointInvalid when the shapes differ."""
-    load_state(learner, checkpoint.directory / STATE)
+    """Put a learner of the same shape back to where it was; every process of a team takes part.
+
+    Raises: CheckpointInvalid when the shapes differ.
+    """
+    learner.team.tell("restore", checkpoint=checkpoint)
+    _load_state(learner, checkpoint.directory / STATE)
+    learner.bring()
     counters = json.loads((checkpoint.directory / "manifest.json").read_bytes())["learner"]
     learner.updates, learner.skips, learner.steps = counters["updates"], counters["skips"], counters["steps"]
 
@@ -127,11 +132,10 @@ def save_state(learner: Learner, directory: Path) -> None:
         checkpoint.save(_state(learner), checkpoint_id=directory, no_dist=learner.team.size == 1)
 
 
-def load_state(learner: Learner, directory: Path) -> None:
-    """Read weights and moments; every process of a team takes part. Raises: CheckpointInvalid when they do not fit."""
+def _load_state(learner: Learner, directory: Path) -> None:
+    """Read weights and moments. Raises: CheckpointInvalid when they do not fit."""
     from torch.distributed import checkpoint
 
-    learner.team.tell("load", directory=directory)
     try:
         with _quietly():
             saved = checkpoint.FileSystemReader(directory).read_metadata().state_dict_metadata.keys()
@@ -143,7 +147,6 @@ def load_state(learner: Learner, directory: Path) -> None:
             checkpoint.load(state, checkpoint_id=directory, no_dist=learner.team.size == 1)
     except (OSError, RuntimeError, ValueError) as error:
         raise CheckpointInvalid(directory.parent, f"does not fit this model: {error}") from error
-    learner.bring()
 
 
 def _trained(learner: Learner) -> Iterator[tuple[nn.Module, torch.optim.Optimizer, str]]:

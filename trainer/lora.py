@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runtime.errors import UserError
+
 Whole = Callable[[Tensor], Tensor]
 
 
@@ -47,16 +49,16 @@ class AdaptedLinear(nn.Linear):
 
 
 def adapted(model: nn.Module, config: LoRAConfig, *, seed: int = 0) -> nn.Module:
-    """A copy of a model in which only adapters are trainable. Raises: ValueError when no layer has a target's name."""
+    """A copy of a model in which only adapters are trainable. Raises: UserError when no layer has a target's name."""
     model = copy.deepcopy(model).requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    chosen = [
-        name
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in config.targets
-    ]
+    linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    chosen = [name for name in linear if name.rpartition(".")[2] in config.targets]
     if not chosen:
-        raise ValueError(f"lora.targets: the model has no linear layer named {' or '.join(config.targets)}")
+        known = sorted({name.rpartition(".")[2] for name in linear})
+        raise UserError(
+            "lora.targets", f"{list(config.targets)} are no linear layers of the model", f"Choose from {known}"
+        )
     for name in chosen:
         layer = model.get_submodule(name)
         assert isinstance(layer, nn.Linear)

@@ -152,9 +152,9 @@ def token_logprobs(
         logits: [N, V] at the positions that matter only; targets: [N] token ids.
 
     Returns:
-        log-probabilities [N] (float32, with gradient), entropies [N] (zeros when not asked for).
+        log-probabilities [N] (float32 or wider, with gradient), entropies [N] (zeros when not asked for).
     """
-    scaled = logits.float() / temperature
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     normaliser = scaled.logsumexp(dim=-1)
     logprobs = scaled.gather(-1, targets[:, None]).squeeze(-1) - normaliser
     if entropy == "none":

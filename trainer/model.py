@@ -35,6 +35,16 @@ def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Mod
     return model
 
 
+def recompute(model: nn.Module) -> nn.Module:
+    """Keep only each layer's input for the backward pass, which computes the rest again (gradient checkpointing)."""
+    # transformers 5.2x renamed the method and warns about the old name
+    name = "activation_checkpointing_enable"
+    enable: Any = getattr(model, name if hasattr(model, name) else "gradient_checkpointing_enable")
+    enable({"use_reentrant": False})
+    model.disable_input_require_grads()  # type: ignore[operator] # only the other kind needs that hook, which cannot be sent
+    return model.train()
+
+
 def small_llama(
     vocabulary: int,
     *,

@@ -175,8 +175,8 @@ class Ranks(Team):
 
 @contextmanager
 def open_team() -> Iterator[Team]:
-    """The team that this process belongs to: alone, unless `torchrun` started several. When the leader leaves, the
-    followers are told to."""
+    """The team that this process belongs to: alone, unless `torchrun` started several. When the leader leaves, it tells
+    the followers; when it fails, it says nothing to processes that may wait for it elsewhere: `torchrun` ends them."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
@@ -186,14 +186,10 @@ def open_team() -> Iterator[Team]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    try:
-        team = Ranks()
-        try:
-            yield team
-        finally:
-            team.tell("leave")
-    finally:
-        distributed.destroy_process_group()
+    team = Ranks()
+    yield team
+    team.tell("leave")
+    distributed.destroy_process_group()
 
 
 def is_follower() -> bool:
