@@ -24,7 +24,7 @@ def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask.bool(), positions, -1).amax(dim=1)
-    return torch.where((positions == last[:, None]) & (last[:, None] >= 0), rewards[:, None].to(torch.float32), 0.0)
+    return torch.where((positions == last[:, None]) & (last[:, None] >= 0), rewards[:, None], 0.0)
 
 
 @torch.no_grad()
@@ -43,8 +43,8 @@ def gae(
     Returns:
         advantages, returns: [B, T] each, zero at untrainable tokens.
     """
-    advantages = torch.zeros_like(values, dtype=torch.float32)
-    next_value = torch.zeros(values.shape[0], device=values.device)
+    advantages = torch.zeros_like(values)
+    next_value = values.new_zeros(values.shape[0])
     next_advantage = torch.zeros_like(next_value)
     for t in range(values.shape[1] - 1, -1, -1):
         trainable = mask[:, t].bool()
@@ -52,7 +52,7 @@ def gae(
         advantage = delta + gamma * lam * next_advantage
         advantages[:, t] = torch.where(trainable, advantage, 0.0)
         next_advantage = torch.where(trainable, advantage, next_advantage)
-        next_value = torch.where(trainable, values[:, t].float(), next_value)
+        next_value = torch.where(trainable, values[:, t], next_value)
     returns = torch.where(mask.bool(), advantages + values, 0.0)
     return advantages, returns
 
@@ -68,10 +68,10 @@ def grpo(rewards: Tensor, groups: Tensor, mask: Tensor, *, scale: bool = True, e
     Returns:
         [B, T], the same value at every trainable token of a sequence.
     """
-    advantage = torch.zeros_like(rewards, dtype=torch.float32)
+    advantage = torch.zeros_like(rewards)
     for group in groups.unique():
         members = groups == group
-        centred = rewards[members].float() - rewards[members].float().mean()
+        centred = rewards[members] - rewards[members].mean()
         advantage[members] = centred / (centred.pow(2).mean().sqrt() + eps) if scale else centred
     return advantage[:, None] * mask
 
@@ -82,11 +82,11 @@ def rloo(rewards: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
 
     A group of one has no baseline and gets advantage 0. Shapes as in `grpo`.
     """
-    advantage = torch.zeros_like(rewards, dtype=torch.float32)
+    advantage = torch.zeros_like(rewards)
     for group in groups.unique():
         members = groups == group
         size = int(members.sum())
         if size > 1:
-            r = rewards[members].float()
+            r = rewards[members]
             advantage[members] = r - (r.sum() - r) / (size - 1)
     return advantage[:, None] * mask

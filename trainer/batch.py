@@ -41,6 +41,10 @@ class Columns:
             groups=self.groups[index],
         )
 
+    def to(self, device: torch.device) -> Columns:
+        """The same columns on a device."""
+        return Columns(**{name: column.to(device) for name, column in vars(self).items()})
+
 
 def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
     """[B, T] from ragged rows, T the longest (at least 1)."""
@@ -85,37 +89,43 @@ class Packed:
         return (same & causal)[:, None]
 
 
+def plan(lengths: Sequence[int], *, row_tokens: int) -> list[list[int]]:
+    """Which sequences share a row of at most `row_tokens` tokens (one longer sequence gets a row of its own):
+    first-fit decreasing. Together the rows name every sequence once.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for i in order:
+        for r, free in enumerate(room):
+            if lengths[i] <= free:
+                rows[r].append(i)
+                room[r] -= lengths[i]
+                break
+        else:
+            rows.append([i])
+            room.append(row_tokens - lengths[i])
+    return rows
+
+
 def pack(ids: Tensor, lengths: Tensor, *, row_tokens: int) -> list[Packed]:
-    """Pack sequences into rows of at most `row_tokens` tokens (one longer sequence gets a row of its own), first-fit
-    decreasing.
+    """Lay sequences out as `plan` says.
 
     Args:
         ids: [B, T]; lengths: [B].
 
     Returns: One `Packed` of a single row each, ordered; together they hold every token once.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-int(lengths[i]), i))
-    rows: list[list[int]] = []
-    room: list[int] = []
-    for i in order:
-        need = int(lengths[i])
-        for r, free in enumerate(room):
-            if need <= free:
-                rows[r].append(i)
-                room[r] -= need
-                break
-        else:
-            rows.append([i])
-            room.append(row_tokens - need)
-    return [_row(ids, lengths, members) for members in rows]
+    counts = lengths.tolist()
+    return [_row(ids, counts, members) for members in plan(counts, row_tokens=row_tokens)]
 
 
-def _row(ids: Tensor, lengths: Tensor, members: Sequence[int]) -> Packed:
-    width = ids.shape[1]
-    spans = [(i, int(lengths[i])) for i in members]
+def _row(ids: Tensor, lengths: Sequence[int], members: Sequence[int]) -> Packed:
+    width, device = ids.shape[1], ids.device
+    spans = [(i, lengths[i]) for i in members]
     return Packed(
         ids=torch.cat([ids[i, :n] for i, n in spans])[None],
-        positions=torch.cat([torch.arange(n) for _, n in spans])[None],
-        segments=torch.cat([torch.full((n,), k) for k, (_, n) in enumerate(spans)])[None],
-        source=torch.cat([i * width + torch.arange(n) for i, n in spans])[None],
+        positions=torch.cat([torch.arange(n, device=device) for _, n in spans])[None],
+        segments=torch.cat([torch.full((n,), k, device=device) for k, (_, n) in enumerate(spans)])[None],
+        source=torch.cat([i * width + torch.arange(n, device=device) for i, n in spans])[None],
     )

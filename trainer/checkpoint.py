@@ -4,6 +4,9 @@ A checkpoint is a directory `step-00000012` that appears by one rename, after ev
 `manifest.json`, written last, holds the hash of every file. The newest one whose hashes hold is the one to resume
 from; at least two are kept. The learner's state and the journal of what was trained (`trained.txt`, one sample id a
 line) are in the same checkpoint: a resumed run trains on what is missing, and on nothing twice.
+
+Weights and moments are written by `torch.distributed.checkpoint`, each process its own part, into a directory that all
+of them see; a run may go on with another number of processes than it was saved by.
 """
 
 from __future__ import annotations
@@ -12,17 +15,22 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from trainer.model import save_model
 from trainer.ppo import Learner
 
-SCHEMA = 1
+SCHEMA = 2
+"""1 was a single file of one process."""
+STATE = "learner"
 
 
 class CheckpointInvalid(Exception):
@@ -58,10 +66,11 @@ def save_checkpoint(
     temporary.mkdir(parents=True)
     try:
         save_model(learner.policy, temporary / "policy")
-        torch.save(_state(learner), temporary / "learner.pt")
+        save_state(learner, temporary / STATE)
         (temporary / "trained.txt").write_text("".join(f"{name}\n" for name in sorted(trained)))
         files = {str(p.relative_to(temporary)): _digest(p) for p in sorted(temporary.rglob("*")) if p.is_file()}
         manifest = {"schema": SCHEMA, "version": version, "extra": dict(extra), "files": files}
+        manifest["learner"] = {"updates": learner.updates, "skips": learner.skips, "steps": learner.steps}
         _write(temporary / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
@@ -88,9 +97,10 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """Check a checkpoint and read what is not tensors. Raises: CheckpointInvalid."""
     try:
         manifest = json.loads((directory / "manifest.json").read_bytes())
-        if manifest["schema"] > SCHEMA:
+        if manifest["schema"] != SCHEMA:
+            age = "a newer" if manifest["schema"] > SCHEMA else "an older"
             raise CheckpointInvalid(
-                directory, f"made by a newer version (schema {manifest['schema']}, this one reads {SCHEMA})"
+                directory, f"made by {age} version (schema {manifest['schema']}, this one reads {SCHEMA})"
             )
         for name, digest in manifest["files"].items():
             if _digest(directory / name) != digest:
@@ -102,30 +112,80 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 def restore(learner: Learner, checkpoint: Checkpoint) -> None:
-    """Put a learner of the same shape back to where it was. Raises: CheckpointInvalid when the shapes differ."""
-    state = torch.load(checkpoint.directory / "learner.pt", weights_only=True)
+    """Put a learner of the same shape back to where it was; every process of a team takes part.
+
+    Raises: CheckpointInvalid when the shapes differ.
+    """
+    learner.team.tell("restore", checkpoint=checkpoint)
+    _load_state(learner, checkpoint.directory / STATE)
+    learner.bring()
+    counters = json.loads((checkpoint.directory / "manifest.json").read_bytes())["learner"]
+    learner.updates, learner.skips, learner.steps = counters["updates"], counters["skips"], counters["steps"]
+
+
+def save_state(learner: Learner, directory: Path) -> None:
+    """Write weights and moments; every process of a team takes part. Raises: OSError."""
+    from torch.distributed import checkpoint
+
+    learner.team.tell("save", directory=directory)
+    with _quietly():
+        checkpoint.save(_state(learner), checkpoint_id=directory, no_dist=learner.team.size == 1)
+
+
+def _load_state(learner: Learner, directory: Path) -> None:
+    """Read weights and moments. Raises: CheckpointInvalid when they do not fit."""
+    from torch.distributed import checkpoint
+
     try:
-        learner.policy.load_state_dict(state["policy"])
-        learner.policy_optimiser.load_state_dict(state["policy_optimiser"])
-        if learner.critic is not None and learner.critic_optimiser is not None:
-            learner.critic.load_state_dict(state["critic"])
-            learner.critic_optimiser.load_state_dict(state["critic_optimiser"])
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise CheckpointInvalid(checkpoint.directory, f"does not fit this model: {error}") from error
-    learner.updates, learner.skips, learner.steps = state["updates"], state["skips"], dict(state["steps"])
+        with _quietly():
+            saved = checkpoint.FileSystemReader(directory).read_metadata().state_dict_metadata.keys()
+            for model, optimiser, name in _trained(learner):
+                _make_room(model, optimiser, name, saved)
+            state = _state(learner)
+            if unlike := sorted(saved ^ state.keys()):
+                raise ValueError(f"{unlike[0]} is in one of them only")
+            checkpoint.load(state, checkpoint_id=directory, no_dist=learner.team.size == 1)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointInvalid(directory.parent, f"does not fit this model: {error}") from error
 
 
-def _state(learner: Learner) -> dict[str, Any]:
-    state = {
-        "policy": learner.policy.state_dict(),
-        "policy_optimiser": learner.policy_optimiser.state_dict(),
-        "updates": learner.updates,
-        "skips": learner.skips,
-        "steps": dict(learner.steps),
-    }
+def _trained(learner: Learner) -> Iterator[tuple[nn.Module, torch.optim.Optimizer, str]]:
+    yield learner.trained, learner.policy_optimiser, "policy"
     if learner.critic is not None and learner.critic_optimiser is not None:
-        state |= {"critic": learner.critic.state_dict(), "critic_optimiser": learner.critic_optimiser.state_dict()}
+        yield learner.critic, learner.critic_optimiser, "critic"
+
+
+def _state(learner: Learner) -> dict[str, Tensor]:
+    """Weights and moments by name; the tensors are the learner's own."""
+    state: dict[str, Tensor] = {}
+    for model, optimiser, part in _trained(learner):
+        for name, weight in model.named_parameters():
+            state[f"{part}.{name}"] = weight.detach()
+            state |= {f"{part}.{name}/{moment}": value for moment, value in optimiser.state.get(weight, {}).items()}
     return state
+
+
+def _make_room(model: nn.Module, optimiser: torch.optim.Optimizer, part: str, saved: Iterable[str]) -> None:
+    """Tensors for the moments that a checkpoint holds, and for no others: an optimiser that has made no step has
+    none."""
+    optimiser.state.clear()
+    saved = frozenset(saved)
+    for name, weight in model.named_parameters():
+        if f"{part}.{name}/step" in saved:
+            moments = {moment: torch.zeros_like(weight.detach()) for moment in ("exp_avg", "exp_avg_sq")}
+            optimiser.state[weight] = {"step": torch.zeros(()), **moments}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """One process alone is no reason for a warning; a failure is what went wrong first, not a collection."""
+    from torch.distributed.checkpoint import CheckpointException
+
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    try:
+        yield
+    except CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from error
 
 
 def _all(root: Path) -> list[Path]:

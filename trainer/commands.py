@@ -62,7 +62,13 @@ async def train(
     source = model or (Path(asked.model.path) if asked.model.path else None)
     found = tuple(find_tasks(tasks or ()))
     if common.dry_run:
-        return show_estimate(asked, source, len(found), as_json=common.json)
+        return show_estimate(asked, recipe, source, len(found), as_json=common.json)
+    from trainer.parallel import is_follower
+
+    if is_follower():
+        from trainer.follow import follow
+
+        return follow()
     if source is None:
         raise UserError("--model", "the recipe names no directory of a model", f"Give one with {asked.model.name}")
     if asked.ppo is not None and not found:

@@ -11,7 +11,11 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_LOGITS = 1 << 26
+"""Logits in work at once: 256 MiB in float32."""
 
 Reduction = Literal["sequence_mean", "token_mean"]
 
@@ -48,6 +52,10 @@ class PolicyLoss(NamedTuple):
     """Mean of exp(proximal - behaviour) before truncation."""
     behaviour_gap: Tensor
     """Mean |proximal - behaviour| in nats."""
+
+    def diagnostics(self) -> dict[str, Tensor]:
+        """All but the loss, by name."""
+        return {name: value for name, value in self._asdict().items() if name != "loss"}
 
 
 def policy_loss(
@@ -131,27 +139,55 @@ def value_loss(
         return ValueLoss(loss, reduce((clipped_error > error).float(), mask, "token_mean"), explained)
 
 
+Entropy = Literal["none", "value", "gradient"]
+"""Whether entropies are computed, and whether gradient flows through them: that doubles the work of the backward pass."""
+
+
 def token_logprobs(
-    logits: Tensor, targets: Tensor, *, temperature: float = 1.0, chunk: int = 2048, entropy: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of `targets` under `logits / temperature`, in chunks: no second full-vocabulary tensor is kept.
+    logits: Tensor, targets: Tensor, *, temperature: float = 1.0, entropy: Entropy = "none"
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of `targets` under `logits / temperature`.
 
     Args:
         logits: [N, V] at the positions that matter only; targets: [N] token ids.
-        entropy: also return the entropy of each distribution, without gradient.
 
     Returns:
-        log-probabilities [N] (float32, with gradient), entropies [N] or None.
+        log-probabilities [N] (float32 or wider, with gradient), entropies [N] (zeros when not asked for).
     """
-    logprobs, entropies = [], []
-    for start in range(0, logits.shape[0], chunk):
-        part = logits[start : start + chunk].float() / temperature
-        normaliser = part.logsumexp(dim=-1)
-        logprobs.append(part.gather(-1, targets[start : start + chunk, None]).squeeze(-1) - normaliser)
-        if entropy:
-            with torch.no_grad():
-                entropies.append(normaliser - (part.softmax(dim=-1) * part).sum(dim=-1))
-    if not logprobs:
-        empty = logits.new_zeros(0, dtype=torch.float32)
-        return empty, empty if entropy else None
-    return torch.cat(logprobs), torch.cat(entropies) if entropy else None
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    normaliser = scaled.logsumexp(dim=-1)
+    logprobs = scaled.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+    if entropy == "none":
+        return logprobs, torch.zeros_like(logprobs)
+    with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+        return logprobs, normaliser - (scaled.softmax(dim=-1) * scaled).sum(dim=-1)
+
+
+def head_logprobs(
+    head: nn.Linear,
+    hidden: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy: Entropy = "none",
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`token_logprobs(head(hidden), targets)` without ever holding the logits of more than one chunk of tokens.
+
+    Nothing as wide as the vocabulary is kept for the backward pass: a chunk's logits are computed again there.
+
+    Args:
+        head: the output layer; hidden: [N, H]; targets: [N].
+        chunk: tokens at once; None: as many as make `CHUNK_LOGITS` logits.
+    """
+
+    def score(part: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        return token_logprobs(head(part), wanted, temperature=temperature, entropy=entropy)
+
+    step = chunk or max(1, CHUNK_LOGITS // head.out_features)
+    spans = [slice(start, start + step) for start in range(0, max(1, len(targets)), step)]
+    parts = [
+        checkpoint(score, hidden[span], targets[span], use_reentrant=False, preserve_rng_state=False) for span in spans
+    ]
+    logprobs, entropies = zip(*parts, strict=True)
+    return torch.cat(logprobs), torch.cat(entropies)

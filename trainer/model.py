@@ -1,13 +1,14 @@
 """Policy and critic over Hugging Face causal language models.
 
-Both are called through `score`: packed rows in, one number per trainable token out, in the `[B, T]` layout of the
+Both are modules with one `forward`, so that weights spread over devices are gathered around it: packed rows in, one
+number per trainable token out, which `policy_logprobs` and `critic_values` bring into the `[B, T]` layout of the
 losses. The critic is a second full copy of the policy with a scalar head, as in the papers' recipe; it estimates
 the value of the state *before* a token, so neither it nor the log-probability of token t ever sees token t.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from trainer.batch import Columns, Packed, pack
-from trainer.losses import token_logprobs
+from trainer.losses import Entropy, head_logprobs, token_logprobs
+
+Row = tuple[Packed, Tensor]
+"""A packed row and the places [N] in it that are scored."""
+Deal = Callable[[list[Row]], list[Row]]
+"""Which of a batch's rows are scored in this process."""
 
 
 def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -27,6 +33,16 @@ def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Mod
 
     model: nn.Module = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
     return model
+
+
+def recompute(model: nn.Module) -> nn.Module:
+    """Keep only each layer's input for the backward pass, which computes the rest again (gradient checkpointing)."""
+    # transformers 5.2x renamed the method and warns about the old name
+    name = "activation_checkpointing_enable"
+    enable: Any = getattr(model, name if hasattr(model, name) else "gradient_checkpointing_enable")
+    enable({"use_reentrant": False})
+    model.disable_input_require_grads()  # type: ignore[operator] # only the other kind needs that hook, which cannot be sent
+    return model.train()
 
 
 def small_llama(
@@ -61,6 +77,22 @@ def small_llama(
     return model
 
 
+class Scorer(nn.Module):
+    """A causal language model as the losses see it: log-probabilities of chosen tokens."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, inputs: dict[str, Any], at: Tensor, *, temperature: float = 1.0, entropy: Entropy = "none"
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies [N] of the tokens at the places `at` [N] of one packed row."""
+        hidden = backbone(self.model)(**inputs).last_hidden_state[0]
+        head = self.model.get_output_embeddings()  # type: ignore[operator]
+        return head_logprobs(head, hidden[at - 1], inputs["input_ids"][0][at], temperature=temperature, entropy=entropy)
+
+
 class Critic(nn.Module):
     """A value head on its own copy of the backbone. Starts at zero, so that the first advantages are the rewards."""
 
@@ -72,10 +104,11 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, **inputs: Any) -> Tensor:
-        hidden: Tensor = backbone(self.model)(**inputs).last_hidden_state
-        values: Tensor = self.head(hidden).squeeze(-1)
-        return values
+    def forward(self, inputs: dict[str, Any], at: Tensor) -> Tensor:
+        """The values [N] before the tokens at the places `at` [N] of one packed row."""
+        hidden: Tensor = backbone(self.model)(**inputs).last_hidden_state[0]
+        values: Tensor = self.head(hidden[at - 1]).squeeze(-1)
+        return values.float()
 
 
 def backbone(model: nn.Module) -> Any:
@@ -89,30 +122,51 @@ def packed_inputs(row: Packed) -> dict[str, Any]:
 
 
 def policy_logprobs(
-    model: nn.Module, batch: Columns, *, temperature: float, row_tokens: int, entropy: bool = False
+    scorer: nn.Module,
+    batch: Columns,
+    *,
+    temperature: float,
+    row_tokens: int,
+    entropy: Entropy = "none",
+    deal: Deal = list,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the trainable tokens under the model.
 
     Logits are made at positions that predict a trainable token and nowhere else.
 
-    Returns: log-probabilities and entropies (zeros unless asked for), [B, T] each, zero at untrainable tokens.
-    Log-probabilities carry gradient when the context does.
+    Returns: log-probabilities and entropies (zeros unless asked for), [B, T] each, zero at untrainable tokens and in
+    rows that are not dealt here. Log-probabilities carry gradient when the context does.
     """
     logprobs = torch.zeros(batch.mask.numel(), device=batch.ids.device)
     entropies = torch.zeros_like(logprobs)
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    flat_mask = batch.mask.reshape(-1).bool()
-    for row in pack(batch.ids, batch.lengths, row_tokens=row_tokens):
-        trainable = flat_mask[row.source[0]]
-        at = trainable.nonzero().squeeze(-1)
-        if not len(at):
-            continue
-        hidden = backbone(model)(**packed_inputs(row)).last_hidden_state[0]
-        got, spread = token_logprobs(head(hidden[at - 1]), row.ids[0][at], temperature=temperature, entropy=entropy)
+    for row, at in deal(list(trainable_rows(batch.ids, batch.lengths, batch.mask, row_tokens=row_tokens))):
+        got, spread = scorer(packed_inputs(row), at, temperature=temperature, entropy=entropy)
         logprobs = logprobs.index_put((row.source[0][at],), got)
-        if spread is not None:
+        if entropy != "none":
             entropies = entropies.index_put((row.source[0][at],), spread)
     return logprobs.view_as(batch.mask), entropies.view_as(batch.mask)
+
+
+def critic_values(critic: nn.Module, batch: Columns, *, row_tokens: int, deal: Deal = list) -> Tensor:
+    """The critic's estimate before each trainable token, [B, T], zero at untrainable tokens and in rows that are not
+    dealt here."""
+    values = torch.zeros(batch.mask.numel(), device=batch.ids.device)
+    for row, at in deal(list(trainable_rows(batch.ids, batch.lengths, batch.mask, row_tokens=row_tokens))):
+        values = values.index_put((row.source[0][at],), critic(packed_inputs(row), at))
+    return values.view_as(batch.mask)
+
+
+def trainable_rows(ids: Tensor, lengths: Tensor, weights: Tensor, *, row_tokens: int) -> Iterator[Row]:
+    """Packed rows with the places of their trainable tokens; rows without any are left out.
+
+    Args:
+        ids: [B, T]; lengths: [B]; weights: [B, T], not zero at trainable tokens.
+    """
+    flat = weights.reshape(-1)
+    for row in pack(ids, lengths, row_tokens=row_tokens):
+        at = flat[row.source[0]].nonzero().squeeze(-1)
+        if len(at):
+            yield row, at
 
 
 @torch.no_grad()
@@ -122,17 +176,6 @@ def ids_logprobs(model: nn.Module, ids: Sequence[int]) -> list[float]:
     whole = torch.tensor([list(ids)], device=device)
     got, _ = token_logprobs(model(input_ids=whole, use_cache=False).logits[0, :-1], whole[0, 1:])
     return [float(value) for value in got]
-
-
-def critic_values(critic: Critic, batch: Columns, *, row_tokens: int) -> Tensor:
-    """The critic's estimate before each trainable token, [B, T], zero at untrainable tokens."""
-    values = torch.zeros(batch.mask.numel(), device=batch.ids.device)
-    flat_mask = batch.mask.reshape(-1).bool()
-    for row in pack(batch.ids, batch.lengths, row_tokens=row_tokens):
-        at = flat_mask[row.source[0]].nonzero().squeeze(-1)
-        if len(at):
-            values = values.index_put((row.source[0][at],), critic(**packed_inputs(row))[0][at - 1])
-    return values.view_as(batch.mask)
 
 
 def save_model(model: nn.Module, directory: Path) -> None:

@@ -11,8 +11,10 @@ Departures from textbook PPO, each held by a test in `tests/trainer/test_ppo.py`
  4. Policy and critic are separate networks with their own optimiser, learning rate and mini-batch size; the critic
     may train alone for the first steps.
  5. A step whose loss or gradient is not finite is skipped, counted and kept as evidence; too many in a row end the
-    run. A tripwire ends an update's remaining epochs when the policy has moved too far.
+    run. Tripwires on KL and ratio end an update's remaining epochs when the policy has moved too far; one on the gap
+    between behaviour and learner refuses the update.
  6. Infrastructure failures are no samples: they never reach this module, so no mean and no baseline sees them.
+ 7. A team of processes (`trainer.parallel`) makes the same update as one, to rounding.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -27,9 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from trainer.advantages import gae, grpo, place_rewards, rloo
-from trainer.batch import Columns, collate
-from trainer.losses import Reduction, policy_loss, reduce, value_loss
-from trainer.model import Critic, critic_values, policy_logprobs
+from trainer.batch import Columns, collate, plan
+from trainer.lora import LoRAConfig, adapted, bring
+from trainer.losses import Entropy, Reduction, policy_loss, reduce, value_loss
+from trainer.model import Critic, Deal, Scorer, critic_values, policy_logprobs
+from trainer.parallel import ALONE, Parts, Team
 from trainer.sample import Sample
 
 
@@ -65,6 +70,8 @@ class PPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Truncation of proximal/behaviour; None = not decoupled, allowed at staleness bound 0 only."""
     max_kl: float = 0.2
     """Tripwire: when a mini-batch's approximate KL passes it, the update's remaining epochs are left out."""
+    max_ratio: float = 1e4
+    """Tripwire: when a token's probability has grown by more since sampling, the remaining epochs are left out."""
     max_gap: float = 0.5
     """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused."""
     max_skips: int = 5
@@ -87,7 +94,11 @@ Evidence = Callable[[str, Sequence[Sample]], None]
 
 
 class Learner:
-    """Policy, critic and their optimisers. `update` is one PPO iteration; nothing else changes the weights."""
+    """Policy, critic and their optimisers. `update` is one PPO iteration; nothing else changes the weights.
+
+    `policy` is what others see: a plain model. What is trained is that model itself, or, with adapters or in a team,
+    a model of its own of which `policy` is kept an up-to-date copy. A follower's learner is made from empty modules.
+    """
 
     def __init__(
         self,
@@ -97,26 +108,34 @@ class Learner:
         *,
         seed: int = 0,
         evidence: Evidence | None = None,
+        team: Team = ALONE,
+        lora: LoRAConfig | None = None,
     ) -> None:
         if config.advantage == "gae" and critic is None:
             raise ValueError("advantage 'gae' needs a critic")
-        self.policy, self.critic, self.config, self.seed = policy, critic, config, seed
+        self.policy, self.config, self.seed, self.team = policy, config, seed, team
         self.updates = self.skips = 0
         self.steps = {"policy": 0, "critic": 0}
         self._evidence = evidence or (lambda reason, samples: None)
-        self.policy_optimiser = _adamw(policy, config.policy_lr, config.weight_decay)
-        self.critic_optimiser = _adamw(critic, config.critic_lr, config.weight_decay) if critic else None
+        team.tell("learn", config=config, seed=seed, critic=critic is not None)
+        self.trained = policy if lora is None else adapted(policy, lora, seed=seed)
+        self.scorer = team.spread(Scorer(self.trained), bf16=config.bf16)
+        self.trained = self.scorer.get_submodule("model")
+        self.critic = None if critic is None else team.spread(_adapted_critic(critic, lora, seed), bf16=config.bf16)
+        self.policy_optimiser = adamw(self.scorer, config.policy_lr, config.weight_decay)
+        self.critic_optimiser = adamw(self.critic, config.critic_lr, config.weight_decay) if self.critic else None
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
         """One iteration over a batch. Deterministic in (weights, samples, seed, number of updates so far).
 
         Raises: TrainingDiverged.
         """
-        batch = collate(samples)
+        self.team.tell("update", samples=samples)
+        batch = collate(samples).to(next(self.scorer.parameters()).device)
         metrics: dict[str, list[float]] = defaultdict(list)
         with torch.no_grad():
             proximal = self._proximal(batch)
-            values = self._values(batch)
+            values = self._old_values(batch)
         advantages, returns = self._advantages(batch, values)
         shuffle = torch.Generator().manual_seed(self.seed * 1_000_003 + self.updates)
         if self.critic is not None:
@@ -124,17 +143,21 @@ class Learner:
                 self._critic_step(batch, values, returns, index, samples, metrics)
         if self.updates >= self.config.critic_warmup:
             for index in self._minibatches(batch, self.config.policy_minibatch, shuffle):
-                kl = self._policy_step(batch, proximal, advantages, index, samples, metrics)
-                if kl > self.config.max_kl:
-                    metrics["kl_tripped"].append(1.0)
+                if tripped := self._policy_step(batch, proximal, advantages, index, samples, metrics):
+                    metrics[tripped].append(1.0)
                     break
+        self.bring()
         self.updates += 1
         return _summary(metrics, batch, advantages, returns)
+
+    def bring(self) -> None:
+        """Bring what was trained into `policy`."""
+        bring(self.trained, self.policy, self.team.whole)
 
     def _proximal(self, batch: Columns) -> Tensor:
         if self.config.behaviour_cap is None:
             return batch.behaviour
-        proximal, _ = self._logprobs(batch)
+        proximal = self.team.sum(self._logprobs(batch, self.team.deal)[0])
         gap = float(reduce((proximal - batch.behaviour).abs(), batch.mask, "token_mean"))
         if not gap <= self.config.max_gap:
             raise TrainingDiverged(
@@ -143,21 +166,26 @@ class Learner:
             )
         return proximal
 
-    def _logprobs(self, batch: Columns, *, entropy: bool = False) -> tuple[Tensor, Tensor]:
-        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.config.bf16):
+    def _logprobs(self, batch: Columns, deal: Deal, *, entropy: Entropy = "none") -> tuple[Tensor, Tensor]:
+        with self.team.precision(batch.ids.device, bf16=self.config.bf16):
             return policy_logprobs(
-                self.policy,
+                self.scorer,
                 batch,
                 temperature=self.config.temperature,
                 row_tokens=self.config.row_tokens,
                 entropy=entropy,
+                deal=deal,
             )
 
-    def _values(self, batch: Columns) -> Tensor:
+    def _values(self, batch: Columns, deal: Deal) -> Tensor:
+        assert self.critic is not None
+        with self.team.precision(batch.ids.device, bf16=self.config.bf16):
+            return critic_values(self.critic, batch, row_tokens=self.config.row_tokens, deal=deal)
+
+    def _old_values(self, batch: Columns) -> Tensor:
         if self.critic is None:
             return torch.zeros_like(batch.mask)
-        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.config.bf16):
-            return critic_values(self.critic, batch, row_tokens=self.config.row_tokens)
+        return self.team.sum(self._values(batch, self.team.deal))
 
     def _advantages(self, batch: Columns, values: Tensor) -> tuple[Tensor, Tensor]:
         match self.config.advantage:
@@ -182,12 +210,14 @@ class Learner:
         index: Tensor,
         samples: Sequence[Sample],
         metrics: dict[str, list[float]],
-    ) -> float:
-        kl = 0.0
-        for part, share in _micro(batch, index, self.config.micro_batch, self.config.reduction):
+    ) -> str:
+        """One optimiser step. Returns: the tripwire that it passed, empty when none."""
+        measured: dict[str, list[float]] = defaultdict(list)
+        entropy: Entropy = "gradient" if self.config.entropy_coef else "value"
+        for part, share, deal in self._parts(batch, index):
             columns = batch.rows(part)
             width = columns.mask.shape[1]
-            current, entropy = self._logprobs(columns, entropy=True)
+            current, entropies = self._logprobs(columns, deal, entropy=entropy)
             result = policy_loss(
                 current,
                 proximal[part, :width],
@@ -199,21 +229,18 @@ class Learner:
                 behaviour_cap=self.config.behaviour_cap,
                 reduction=self.config.reduction,
             )
-            spread = reduce(entropy, columns.mask, self.config.reduction)
+            spread = reduce(entropies, columns.mask, self.config.reduction)
             ((result.loss - self.config.entropy_coef * spread) * share).backward()
-            kl += share * float(result.approx_kl)
-            for name, value in {
-                "policy_loss": result.loss,
-                "entropy": spread,
-                "approx_kl": result.approx_kl,
-                "clipfrac": result.clipfrac,
-                "ratio_max": result.ratio_max,
-                "behaviour_weight": result.behaviour_weight,
-                "behaviour_gap": result.behaviour_gap,
-            }.items():
-                metrics[name].append(float(value.detach()))
-        self._step(self.policy, self.policy_optimiser, "policy", index, samples, metrics)
-        return kl
+            if share:
+                measured["kl"].append(share * float(result.approx_kl))
+                for name, value in {"policy_loss": result.loss, "entropy": spread, **result.diagnostics()}.items():
+                    measured[name].append(float(value.detach()))
+        self._step(self.scorer, self.policy_optimiser, "policy", index, samples, metrics)
+        together = self.team.collect(measured)
+        _extend(metrics, together, leave_out="kl")
+        if sum(together.get("kl", ())) > self.config.max_kl:
+            return "kl_tripped"
+        return "ratio_tripped" if max(together.get("ratio_max", (0.0,))) > self.config.max_ratio else ""
 
     def _critic_step(
         self,
@@ -226,11 +253,12 @@ class Learner:
     ) -> None:
         assert self.critic is not None
         assert self.critic_optimiser is not None
-        for part, share in _micro(batch, index, self.config.micro_batch, self.config.reduction):
+        measured: dict[str, list[float]] = defaultdict(list)
+        for part, share, deal in self._parts(batch, index):
             columns = batch.rows(part)
             width = columns.mask.shape[1]
             result = value_loss(
-                self._values(columns),
+                self._values(columns, deal),
                 values[part, :width],
                 returns[part, :width],
                 columns.mask,
@@ -238,10 +266,24 @@ class Learner:
                 reduction=self.config.reduction,
             )
             (result.loss * share).backward()
-            metrics["value_loss"].append(float(result.loss.detach()))
-            metrics["value_clipfrac"].append(float(result.clipfrac))
-            metrics["explained_variance"].append(float(result.explained_variance))
+            if share:
+                measured["value_loss"].append(float(result.loss.detach()))
+                measured["value_clipfrac"].append(float(result.clipfrac))
+                measured["explained_variance"].append(float(result.explained_variance))
         self._step(self.critic, self.critic_optimiser, "critic", index, samples, metrics)
+        _extend(metrics, self.team.collect(measured))
+
+    def _parts(self, batch: Columns, index: Tensor) -> Iterator[tuple[Tensor, float, Deal]]:
+        """This process's parts of a mini-batch, each one's share of its mean, and how its rows are dealt.
+
+        The parts are those of one process, taken in turns. Whoever has none left takes one that counts for nothing.
+        """
+        parts = list(_micro(batch, index, self.config.micro_batch, self.config.reduction))
+        for start in range(0, len(parts), self.team.size):
+            turn = parts[start : start + self.team.size]
+            part, share = turn[self.team.rank] if self.team.rank < len(turn) else (turn[0][0], 0.0)
+            count = max(_row_count(batch, one, self.config.row_tokens) for one, _ in turn)
+            yield part, share, partial(self.team.fill, count=count, device=batch.ids.device)
 
     def _step(
         self,
@@ -252,7 +294,7 @@ class Learner:
         samples: Sequence[Sample],
         metrics: dict[str, list[float]],
     ) -> None:
-        norm = float(nn.utils.clip_grad_norm_(model.parameters(), self.config.grad_clip))
+        norm = clip(model, self.config.grad_clip, self.team)
         metrics[f"{name}_grad_norm"].append(norm)
         if math.isfinite(norm):
             rise = min(1.0, (self.steps[name] + 1) / max(1, self.config.warmup_steps))
@@ -273,12 +315,37 @@ class Learner:
         self.steps[name] += 1
 
 
-def _adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
+def adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW with decay on matrices only, as is usual for transformers."""
     matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8)
+
+
+def clip(model: nn.Module, most: float, team: Team) -> float:
+    """Clip the gradient's norm. Returns: what it was."""
+    return float(team.whole(nn.utils.clip_grad_norm_(model.parameters(), most)))
+
+
+def _adapted_critic(critic: Critic, lora: LoRAConfig | None, seed: int) -> Critic:
+    """The critic with adapters in its backbone; its head is trained whole."""
+    if lora is not None:
+        critic.model = adapted(critic.model, lora, seed=seed)
+    return critic
+
+
+def _row_count(batch: Columns, part: Tensor, row_tokens: int) -> int:
+    """How many rows of a part hold a trainable token."""
+    trainable = batch.mask[part].any(dim=1).tolist()
+    rows = plan(batch.lengths[part].tolist(), row_tokens=row_tokens)
+    return sum(any(trainable[i] for i in members) for members in rows)
+
+
+def _extend(metrics: dict[str, list[float]], more: Parts, leave_out: str = "") -> None:
+    for name, values in more.items():
+        if name != leave_out:
+            metrics[name].extend(values)
 
 
 def _micro(batch: Columns, index: Tensor, size: int, reduction: Reduction) -> Iterator[tuple[Tensor, float]]:
@@ -293,7 +360,7 @@ def _micro(batch: Columns, index: Tensor, size: int, reduction: Reduction) -> It
 
 
 def _summary(metrics: dict[str, list[float]], batch: Columns, advantages: Tensor, returns: Tensor) -> Metrics:
-    counted = {"skipped_steps", "kl_tripped"}
+    counted = {"skipped_steps", "kl_tripped", "ratio_tripped"}
     summary = {
         name: sum(v) if name in counted else max(v) if name == "ratio_max" else sum(v) / len(v)
         for name, v in metrics.items()

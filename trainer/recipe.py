@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from runtime.agent.settings import EVALUATE, SOLVE, AgentSettings
 from runtime.errors import UserError
+from trainer.lora import LoRAConfig
 from trainer.ppo import PPOConfig
 from trainer.sft import SFTConfig
 
@@ -129,6 +130,8 @@ class Recipe(Table, frozen=True, kw_only=True):
     hardware: HardwareTable = HardwareTable()
     sft: SFTConfig | None = None
     ppo: PPOConfig | None = None
+    lora: LoRAConfig | None = None
+    """Train adapters only; engines and exports get them merged."""
 
     @property
     def batch(self) -> int:
@@ -212,6 +215,9 @@ def _positive(recipe: Recipe) -> Iterator[tuple[str, int]]:
     yield "train.checkpoint_keep", recipe.train.checkpoint_keep - 1
     yield "evaluate.attempts", recipe.evaluate.attempts
     yield "serve.engines", recipe.serve.engines
+    if recipe.lora is not None:
+        yield "lora.rank", recipe.lora.rank
+        yield "number of lora.targets", len(recipe.lora.targets)
 
 
 def _refuse_unknown(values: Mapping[str, Any], where: str) -> None:

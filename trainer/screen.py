@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.errors import UserError
 
 if TYPE_CHECKING:
+    from trainer.estimate import Card
     from trainer.evaluate import Evaluation
     from trainer.recipe import Recipe
 
@@ -42,11 +43,11 @@ def show_trained(out: Path, report: Path, *, as_json: bool) -> int:
     return 0
 
 
-def show_estimate(recipe: Recipe, model: Path | None, tasks: int, *, as_json: bool) -> int:
+def show_estimate(recipe: Recipe, path: Path, model: Path | None, tasks: int, *, as_json: bool) -> int:
     """What a dry run shows. Raises: UserError when the model's dimensions are unknown."""
     import msgspec
 
-    from trainer.estimate import estimate, serve_command, shape_of
+    from trainer.estimate import estimate, placement, serve_command, shape_of, train_command
 
     shape = recipe.model.shape or (shape_of(model) if model else None)
     if shape is None:
@@ -54,28 +55,45 @@ def show_estimate(recipe: Recipe, model: Path | None, tasks: int, *, as_json: bo
     got = estimate(recipe, shape)
     serve = serve_command(recipe, str(model or "MODEL"))
     if as_json:
-        shared = {"gpus_shared": got.gpus_shared, "gpus_apart": got.gpus_apart, "serve": serve}
+        commands = {"serve": serve, "train": train_command(str(path), got)}
         write_json(
-            {"kind": "result", "recipe": msgspec.to_builtins(recipe), "estimate": msgspec.to_builtins(got) | shared}
+            {"kind": "result", "recipe": msgspec.to_builtins(recipe), "estimate": msgspec.to_builtins(got) | commands}
         )
         return 0
     for key, value in _leaves(msgspec.to_builtins(recipe)):
         write(f"{key} = {json.dumps(value)}")
     write(f"\n{recipe.model.name}: {got.parameters / 1e9:.2f} billion parameters")
+    if recipe.lora is not None:
+        write(f"trained: {got.trained_parameters / 1e6:.1f} million in adapters")
     for title, parts in (("learner", got.learner), ("each engine", got.engine)):
         write(f"memory of {title}:")
         for part in parts:
             write(f"  {part.gib:9.1f} GiB  {part.name}{'' if part.divided else ' (on each device)'}")
-    write(f"an update: {got.episodes_per_update} episodes, at most {got.tokens_per_update:,} tokens")
+    without, again = got.activations_gib
+    write(f"activations: {without:.1f} GiB without gradient checkpointing, {again:.1f} GiB with it")
+    write(
+        f"an update: {got.episodes_per_update} episodes, at most {got.tokens_per_update:,} tokens and"
+        f" {got.flops_per_update / 1e15:,.4g} petaflop in the learner"
+    )
     if tasks:
         write(f"a pass over {tasks} tasks: at most {tasks * got.tokens_per_task_pass:,} tokens")
-    write(
-        f"devices of {got.gpu_memory_gb:g} GB: {got.learner_gpus} for the learner, {got.engine_gpus} for the engines;"
-        f" {got.gpus_apart} apart, {got.gpus_shared} when they take turns; the recipe names {recipe.hardware.gpus}"
-    )
+    for card in got.cards:
+        write(
+            f"devices of {card.gpu_memory_gb:g} GB: {card.learner_gpus or 'no number is enough'} for the learner,"
+            f" {got.engine_gpus} for the engines{_by_recipe(card, recipe)}"
+        )
+    for line in placement(recipe, got):
+        write(line)
+    write(f"start the learner: {train_command(str(path), got)}")
     if recipe.serve.engine == "sglang":
         write(f"start {recipe.serve.engines} of: {serve}")
     return 0
+
+
+def _by_recipe(card: Card, recipe: Recipe) -> str:
+    if card.gpu_memory_gb != recipe.hardware.gpu_memory_gb:
+        return ""
+    return f"; the recipe names {recipe.hardware.gpus}"
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

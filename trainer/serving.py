@@ -32,13 +32,14 @@ def open_pool(recipe: Recipe, model: Path, urls: Sequence[str]) -> AbstractAsync
         clients = {url: SGLangClient(url) for url in urls}
     else:
         from trainer.model import load_model
+        from trainer.parallel import own_device
         from trainer.policy.torch_engine import TorchEngine
 
         if urls:
             raise UserError(
                 "--engine-url", "is given, but serve.engine is 'torch'", "Leave it out, or set serve.engine"
             )
-        clients = {"in-process": TorchEngine(load_model(model), slots=recipe.serve.max_running)}
+        clients = {"in-process": TorchEngine(load_model(model).to(own_device()), slots=recipe.serve.max_running)}
     return PolicyPool(clients, tolerance=recipe.serve.probe_tolerance)
 
 

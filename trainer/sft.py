@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
 from runtime.trajectory import Trajectory
-from trainer.batch import pack, pad
-from trainer.losses import token_logprobs
-from trainer.model import backbone, packed_inputs
+from trainer.batch import pad
+from trainer.lora import LoRAConfig, adapted, bring
+from trainer.model import Row, Scorer, packed_inputs, trainable_rows
+from trainer.parallel import ALONE, Team
+from trainer.ppo import clip
 from trainer.sample import Example
 from trainer.tokens import Encoder
 
@@ -56,30 +59,36 @@ def example_of(trajectory: Trajectory, encoder: Encoder) -> Example:
     return Example(id=trajectory.trajectory_id, ids=ids, weights=weights)
 
 
-def weighted_loss(
-    model: nn.Module, ids: Tensor, lengths: Tensor, weights: Tensor, *, row_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Summed weighted negative log-likelihood and the sum of the weights.
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """A batch of examples, right-padded."""
 
-    Args:
-        ids: [B, T]; lengths: [B]; weights: [B, T], the first column is ignored: nothing predicts it.
+    ids: Tensor  # [B, T] int64
+    lengths: Tensor  # [B]
+    weights: Tensor  # [B, T] float32, 0 in the first column: nothing predicts it
 
-    Returns:
-        Two scalars; the loss of the batch is their quotient.
-    """
-    flat = weights.clone()
-    flat[:, 0] = 0
-    flat = flat.reshape(-1)
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    total = torch.zeros((), device=ids.device)
-    for row in pack(ids, lengths, row_tokens=row_tokens):
-        weight = flat[row.source[0]]
-        at = weight.nonzero().squeeze(-1)
-        if len(at):
-            hidden = backbone(model)(**packed_inputs(row)).last_hidden_state[0]
-            logprobs, _ = token_logprobs(head(hidden[at - 1]), row.ids[0][at])
-            total = total - (logprobs * weight[at]).sum()
-    return total, flat.sum()
+    def rows(self, row_tokens: int) -> list[Row]:
+        """Packed rows with the places of their targets."""
+        return list(trainable_rows(self.ids, self.lengths, self.weights, row_tokens=row_tokens))
+
+
+def targets_of(examples: Sequence[Example], max_tokens: int, device: torch.device) -> Targets:
+    """The batch of some examples, each cut at its end."""
+    weights = pad([e.weights[:max_tokens] for e in examples], torch.float32)
+    weights[:, 0] = 0
+    return Targets(
+        ids=pad([e.ids[:max_tokens] for e in examples], torch.int64).to(device),
+        lengths=torch.tensor([min(len(e.ids), max_tokens) for e in examples]).to(device),
+        weights=weights.to(device),
+    )
+
+
+def row_loss(scorer: nn.Module, targets: Targets, row: Row) -> Tensor:
+    """Summed weighted negative log-likelihood of one packed row, a scalar; 0 in a row without targets. The loss of a
+    batch is the sum over its rows, divided by the sum of the weights."""
+    packed, at = row
+    logprobs, _ = scorer(packed_inputs(packed), at)
+    return -(logprobs * targets.weights.reshape(-1)[packed.source[0][at]]).sum()
 
 
 def fine_tune(
@@ -88,18 +97,26 @@ def fine_tune(
     config: SFTConfig,
     *,
     seed: int = 0,
-    on_step: Callable[[int, dict[str, float]], bool | None] | None = None,
+    on_step: Callable[[int, dict[str, float]], bool | None] = lambda step, metrics: None,
+    team: Team = ALONE,
+    lora: LoRAConfig | None = None,
 ) -> dict[str, float]:
-    """Train in place. `on_step(step, metrics)` may return True to stop early.
+    """Train in place; adapters are merged at the end. `on_step(step, metrics)` may return True to stop early.
 
-    Deterministic in (weights, examples, seed).
+    Deterministic in (weights, examples, seed). A team comes to what one process does, to rounding.
 
     Returns: The last step's metrics.
     """
     if not examples:
         raise ValueError("there are no examples to train on")
+    team.tell("fine_tune", examples=examples, config=config, seed=seed)
+    trained = model if lora is None else adapted(model, lora, seed=seed)
+    scorer = team.spread(Scorer(trained), bf16=config.bf16)
     optimiser = torch.optim.AdamW(
-        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
+        [weight for weight in scorer.parameters() if weight.requires_grad],
+        lr=config.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=config.weight_decay,
     )
     shuffle = torch.Generator().manual_seed(seed)
     batches = [
@@ -109,35 +126,38 @@ def fine_tune(
     ]
     metrics: dict[str, float] = {}
     for step, members in enumerate(batches):
-        metrics = _step(model, optimiser, [examples[i] for i in members], config, step, len(batches))
-        if on_step is not None and on_step(step, metrics):
+        for group in optimiser.param_groups:
+            group["lr"] = config.learning_rate * schedule(step, len(batches), config.warmup_ratio)
+        metrics = _step(scorer, optimiser, [examples[i] for i in members], config, team)
+        if team.agree(bool(on_step(step, metrics))):
             break
+    bring(scorer.get_submodule("model"), model, team.whole)
     return metrics
 
 
 def _step(
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    members: Sequence[Example],
-    config: SFTConfig,
-    step: int,
-    steps: int,
+    scorer: nn.Module, optimiser: torch.optim.Optimizer, members: Sequence[Example], config: SFTConfig, team: Team
 ) -> dict[str, float]:
-    ids = pad([e.ids[: config.max_tokens] for e in members], torch.int64)
-    weights = pad([e.weights[: config.max_tokens] for e in members], torch.float32)
-    lengths = torch.tensor([min(len(e.ids), config.max_tokens) for e in members])
-    rate = config.learning_rate * schedule(step, steps, config.warmup_ratio)
-    for group in optimiser.param_groups:
-        group["lr"] = rate
-    with torch.autocast(ids.device.type, torch.bfloat16, enabled=config.bf16):
-        total, weight = weighted_loss(model, ids, lengths, weights, row_tokens=config.row_tokens)
-    loss = total / weight.clamp(min=1e-6)
-    loss.backward()
-    norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
+    """One optimiser step, its gradient gathered row by row; one that is not finite is skipped."""
+    device = next(scorer.parameters()).device
+    targets = targets_of(members, config.max_tokens, device)
+    weight = targets.weights.sum().clamp(min=1e-6)
+    loss = torch.zeros((), device=device)
+    for row in team.deal(targets.rows(config.row_tokens)):
+        with team.precision(device, bf16=config.bf16):
+            share = row_loss(scorer, targets, row) / weight
+        share.backward()
+        loss += share.detach()
+    norm = clip(scorer, config.grad_clip, team)
     if math.isfinite(norm):
         optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    return {"loss": float(loss.detach()), "grad_norm": norm, "learning_rate": rate, "tokens": float(lengths.sum())}
+    return {
+        "loss": float(team.sum(loss)),
+        "grad_norm": norm,
+        "learning_rate": optimiser.param_groups[0]["lr"],
+        "tokens": float(targets.lengths.sum()),
+    }
 
 
 def schedule(step: int, steps: int, warmup_ratio: float) -> float:

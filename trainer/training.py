@@ -35,7 +35,8 @@ from trainer.arena import Arena
 from trainer.evaluate import RESULT, Evaluation, rate, read_evaluation, run_evaluation
 from trainer.handover import PolicyPool, WeightStore
 from trainer.loop import Group, Loop, LoopConfig, Missing
-from trainer.model import Critic, load_model, save_model
+from trainer.model import Critic, load_model, recompute, save_model
+from trainer.parallel import ALONE, Team, open_team, own_device
 from trainer.policy.agent import TokenPolicy, sample_of
 from trainer.ppo import Learner, Metrics
 from trainer.recipe import Recipe
@@ -83,26 +84,35 @@ async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> None:
     """
     _record(recipe, inputs.out)
     encoder = open_encoder(recipe, inputs.model)
-    model = await to_thread.run_sync(_load, recipe, inputs.model)
-    async with open_pool(recipe, inputs.model, inputs.engine_urls) as pool:
-        run = _Run(recipe, inputs, tools, encoder=encoder, pool=pool, model=model)
-        if recipe.sft is not None:
-            await run.evaluate("start")
-            await run.fine_tune()
-        await run.evaluate("before_ppo" if recipe.ppo else "end")
-        if recipe.ppo is not None:
-            await run.ppo()
-            await run.evaluate("end")
-    await to_thread.run_sync(export, model, inputs.model, inputs.out / "policy")
+    with open_team() as team:
+        model = await to_thread.run_sync(_load, recipe, inputs.model, team)
+        async with open_pool(recipe, inputs.model, inputs.engine_urls) as pool:
+            run = _Run(recipe, inputs, tools, encoder=encoder, pool=pool, model=model, team=team)
+            if recipe.sft is not None:
+                await run.evaluate("start")
+                await run.fine_tune()
+            await run.evaluate("before_ppo" if recipe.ppo else "end")
+            if recipe.ppo is not None:
+                await run.ppo()
+                await run.evaluate("end")
+        await to_thread.run_sync(export, model, inputs.model, inputs.out / "policy")
 
 
 class _Run:
     """The state of one run."""
 
     def __init__(
-        self, recipe: Recipe, inputs: Inputs, tools: Tools, *, encoder: Encoder, pool: PolicyPool, model: nn.Module
+        self,
+        recipe: Recipe,
+        inputs: Inputs,
+        tools: Tools,
+        *,
+        encoder: Encoder,
+        pool: PolicyPool,
+        model: nn.Module,
+        team: Team,
     ) -> None:
-        self._recipe, self._inputs, self._tools = recipe, inputs, tools
+        self._recipe, self._inputs, self._tools, self._team = recipe, inputs, tools, team
         self._encoder, self._pool, self._model = encoder, pool, model
         self._arena = Arena(tools.engine, tools.limits, run_id=tools.run_id)
         self._weights = WeightStore(inputs.out / "weights")
@@ -129,7 +139,9 @@ class _Run:
         examples = [example_of(trajectory, self._encoder) for trajectory in trajectories]
 
         def work() -> None:
-            metrics = fine_tune(self._model, examples, config, seed=self._recipe.seed)
+            metrics = fine_tune(
+                self._model, examples, config, seed=self._recipe.seed, team=self._team, lora=self._recipe.lora
+            )
             self._tools.say(f"fine-tuned: loss {metrics['loss']:.3f}")
             export(self._model, self._inputs.model, done)
 
@@ -142,7 +154,15 @@ class _Run:
         self._tools.say(f"PPO on {len(names)} tasks, {recipe.batch} episodes an update")
         context = self._context("rollout")
         critic = Critic(copy.deepcopy(self._model)) if recipe.ppo.advantage == "gae" else None
-        learner = Learner(self._model, critic, recipe.ppo, seed=recipe.seed, evidence=self._keep_evidence)
+        learner = Learner(
+            self._model,
+            critic,
+            recipe.ppo,
+            seed=recipe.seed,
+            evidence=self._keep_evidence,
+            team=self._team,
+            lora=recipe.lora,
+        )
 
         async def rollout(group: Group, member: int) -> Sample | Missing:
             message = RolloutAsked(
@@ -256,15 +276,15 @@ def export(model: nn.Module, source: Path, directory: Path) -> None:
     fresh.rename(directory)
 
 
-def _load(recipe: Recipe, directory: Path) -> nn.Module:
+def _load(recipe: Recipe, directory: Path, team: Team) -> nn.Module:
+    """The model to train; a team's plain copy stays in the memory of the host."""
     try:
         model = load_model(directory)
     except (OSError, ValueError) as error:
         raise UserError(str(directory), f"no model can be loaded: {error}", "Give a Hugging Face directory") from error
     if recipe.train.gradient_checkpointing:
-        model.gradient_checkpointing_enable()  # type: ignore[operator]
-        model.train()
-    return model
+        recompute(model)
+    return model.to(own_device()) if team is ALONE else model
 
 
 def _loop_config(recipe: Recipe, probe: tuple[int, ...]) -> LoopConfig:

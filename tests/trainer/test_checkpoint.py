@@ -1,11 +1,15 @@
 """Checkpoints: whole or not there, and a resumed learner goes on as if nothing had happened."""
 
+import copy
+import os
+
 import pytest
 import torch
 
-from tests.trainer.test_ppo import episodes, learner, weights
+from tests.trainer.test_ppo import CONFIG, VOCABULARY, episodes, learner, weights, with_changes
 from trainer.checkpoint import CheckpointInvalid, newest, read_checkpoint, restore, save_checkpoint
-from trainer.model import load_model
+from trainer.model import Critic, load_model, small_llama
+from trainer.ppo import Learner
 
 
 def test_a_resumed_learner_goes_on_bit_for_bit(tmp_path):
@@ -28,12 +32,35 @@ def test_a_resumed_learner_goes_on_bit_for_bit(tmp_path):
     assert torch.equal(weights(straight.critic), weights(resumed.critic))
 
 
+def test_an_optimiser_without_a_step_is_restored_without_one(tmp_path):
+    straight, halted, resumed = (learner(with_changes(critic_warmup=1)) for _ in range(3))
+    batches = [episodes(straight.policy, seed=s) for s in range(2)]
+    halted.update(batches[0])
+    save_checkpoint(tmp_path, halted, version=1, trained=[], extra={})
+    restore(resumed, newest(tmp_path))
+    assert not resumed.policy_optimiser.state
+    for batch in batches:
+        straight.update(batch)
+    resumed.update(batches[1])
+    assert torch.equal(weights(straight.policy), weights(resumed.policy))
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    save_checkpoint(tmp_path, learner(), version=1, trained=[], extra={})
+    found = newest(tmp_path)
+    wider = small_llama(VOCABULARY, hidden=64, layers=1)
+    with pytest.raises(CheckpointInvalid, match="does not fit"):
+        restore(Learner(wider, Critic(copy.deepcopy(wider)), CONFIG), found)
+    with pytest.raises(CheckpointInvalid, match="is in one of them only"):
+        restore(Learner(learner().policy, None, with_changes(advantage="grpo")), found)
+
+
 @pytest.mark.parametrize("damage", ["cut", "missing", "no manifest", "flipped"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     one = learner()
     save_checkpoint(tmp_path, one, version=1, trained=[], extra={})
     last = save_checkpoint(tmp_path, one, version=2, trained=[], extra={})
-    victim = last / ("manifest.json" if damage == "no manifest" else "learner.pt")
+    victim = last / ("manifest.json" if damage == "no manifest" else "learner/__0_0.distcp")
     if damage == "cut":
         victim.write_bytes(victim.read_bytes()[:100])
     elif damage == "flipped":
@@ -53,7 +80,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_args, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         save_checkpoint(tmp_path, learner(), version=1, trained=[], extra={})
     assert list(tmp_path.iterdir()) == []
@@ -70,9 +97,10 @@ def test_old_ones_go_two_stay_and_the_model_loads(tmp_path):
         save_checkpoint(tmp_path, one, version=4, trained=[], extra={}, keep=1)
 
 
-def test_a_newer_schema_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize(("schema", "age"), [(1, "older"), (99, "newer")])
+def test_another_schema_is_refused_by_name(tmp_path, schema, age):
     directory = save_checkpoint(tmp_path, learner(), version=1, trained=[], extra={})
     manifest = directory / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 99'))
-    with pytest.raises(CheckpointInvalid, match="newer version"):
+    manifest.write_text(manifest.read_text().replace('"schema": 2', f'"schema": {schema}'))
+    with pytest.raises(CheckpointInvalid, match=f"{age} version"):
         read_checkpoint(directory)

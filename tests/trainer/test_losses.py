@@ -3,9 +3,11 @@
 import math
 
 import numpy as np
+import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.losses import policy_loss, reduce, token_logprobs, value_loss
+from trainer.losses import head_logprobs, policy_loss, reduce, value_loss
 
 
 def batch(seed, rows=3, width=7):
@@ -88,15 +90,53 @@ def test_reductions_differ_as_documented():
     assert float(reduce(per_token, torch.zeros_like(mask))) == 0
 
 
-def test_chunked_log_probabilities_equal_the_whole():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(11, 17, generator=generator, requires_grad=True)
-    targets = torch.randint(17, (11,), generator=generator)
-    whole = torch.log_softmax(logits / 0.7, -1)
-    got, entropy = token_logprobs(logits, targets, temperature=0.7, chunk=4, entropy=True)
-    torch.testing.assert_close(got, whole.gather(-1, targets[:, None]).squeeze(-1))
-    assert entropy is not None
-    torch.testing.assert_close(entropy, -(whole.exp() * whole).sum(-1).detach())
-    gradient = torch.autograd.grad(got.sum(), logits)[0]
-    expected = torch.autograd.grad(whole.gather(-1, targets[:, None]).sum(), logits)[0]
-    torch.testing.assert_close(gradient, expected)
+def head_and_hidden(vocabulary=4099, tokens=24):
+    torch.manual_seed(0)
+    head, hidden = torch.nn.Linear(8, vocabulary, bias=False), torch.randn(tokens, 8, requires_grad=True)
+    return head, hidden, torch.randint(vocabulary, (tokens,))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 5, 24])
+def test_chunked_log_probabilities_equal_the_whole(tokens):
+    head, hidden, targets = head_and_hidden(vocabulary=17, tokens=tokens)
+    whole = torch.log_softmax(head(hidden) / 0.7, -1)
+    chosen, spread = whole.gather(-1, targets[:, None]).squeeze(-1), -(whole.exp() * whole).sum(-1)
+    for entropy in ("none", "value", "gradient"):
+        got, entropies = head_logprobs(head, hidden, targets, temperature=0.7, entropy=entropy, chunk=5)
+        torch.testing.assert_close(got, chosen)
+        torch.testing.assert_close(entropies, torch.zeros_like(spread) if entropy == "none" else spread)
+        counted = chosen.sum() + (spread.pow(2).sum() if entropy == "gradient" else 0.0)
+        expected = torch.autograd.grad(counted, (hidden, head.weight), retain_graph=True)
+        gradients = torch.autograd.grad(got.sum() + entropies.pow(2).sum(), (hidden, head.weight))
+        for one, other in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+class Widths(TorchDispatchMode):
+    """Notes how many rows as wide as the vocabulary any one tensor has."""
+
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.vocabulary, self.rows = vocabulary, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.ndim == 2 and out.shape[1] == self.vocabulary:
+            self.rows.add(out.shape[0])
+        return out
+
+
+def test_nothing_as_wide_as_the_vocabulary_is_kept_or_made_beyond_a_chunk():
+    head, hidden, targets = head_and_hidden()
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor.shape)
+        return tensor
+
+    with Widths(head.out_features) as widths, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logprobs, entropies = head_logprobs(head, hidden, targets, entropy="gradient", chunk=6)
+        (logprobs.sum() + entropies.sum()).backward()
+    assert kept
+    assert all(head.out_features not in shape for shape in kept if shape != head.weight.shape)
+    assert max(widths.rows - {head.in_features}) == 6, "a weight's transposed view is as wide, too"

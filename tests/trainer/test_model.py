@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer.batch import collate, pack
-from trainer.model import Critic, critic_values, policy_logprobs, small_llama
+from trainer.model import Critic, Scorer, critic_values, policy_logprobs, small_llama
 from trainer.sample import Sample
 
 
@@ -27,7 +27,9 @@ def make_samples(seed=0, count=5, vocabulary=31):
 @pytest.mark.parametrize("row_tokens", [1, 16, 1000])
 def test_packed_log_probabilities_equal_the_plain_model(row_tokens):
     samples, model = make_samples(), small_llama(31, hidden=32, layers=2)
-    got, entropy = policy_logprobs(model, collate(samples), temperature=0.7, row_tokens=row_tokens, entropy=True)
+    got, entropy = policy_logprobs(
+        Scorer(model), collate(samples), temperature=0.7, row_tokens=row_tokens, entropy="value"
+    )
     for row, sample in enumerate(samples):
         logits = model(input_ids=torch.tensor([sample.ids])).logits[0] / 0.7
         for t, trainable in enumerate(sample.mask):

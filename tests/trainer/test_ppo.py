@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainer.batch import collate
-from trainer.model import Critic, policy_logprobs, small_llama
+from trainer.model import Critic, Scorer, policy_logprobs, small_llama
 from trainer.ppo import Learner, PPOConfig, TrainingDiverged
 from trainer.sample import Sample
 
@@ -146,6 +146,6 @@ def test_it_learns_a_one_token_task(advantage):
 def test_entropy_is_reported_and_temperature_is_the_samplers():
     one = learner(with_changes(temperature=0.5))
     samples = episodes(one.policy, temperature=0.5)
-    logprobs, _ = policy_logprobs(one.policy, collate(samples), temperature=0.5, row_tokens=64)
+    logprobs, _ = policy_logprobs(Scorer(one.policy), collate(samples), temperature=0.5, row_tokens=64)
     torch.testing.assert_close(logprobs, collate(samples).behaviour, atol=1e-5, rtol=0)
     assert one.update(samples)["entropy"] > 0

@@ -6,10 +6,9 @@ from itertools import pairwise
 import torch
 
 from tests.trainer.test_tokens import play, tokenizer  # noqa: F401
-from trainer.batch import pad
-from trainer.model import small_llama
+from trainer.model import Scorer, small_llama
 from trainer.sample import Example
-from trainer.sft import SFTConfig, example_of, fine_tune, schedule, weighted_loss
+from trainer.sft import SFTConfig, example_of, fine_tune, row_loss, schedule, targets_of
 from trainer.tokens import FORMATS, Encoder
 
 
@@ -35,13 +34,12 @@ def plain_loss(model, members):
 
 def test_the_packed_loss_equals_the_plain_one():
     members, model = examples(), small_llama(23, hidden=32, layers=2)
-    ids, weights = pad([e.ids for e in members], torch.int64), pad([e.weights for e in members], torch.float32)
-    lengths = torch.tensor([len(e.ids) for e in members])
+    targets = targets_of(members, 100, torch.device("cpu"))
     for row_tokens in (1, 12, 500):
-        total, weight = weighted_loss(model, ids, lengths, weights, row_tokens=row_tokens)
+        total = sum(float(row_loss(Scorer(model), targets, row).detach()) for row in targets.rows(row_tokens))
         want_total, want_weight = plain_loss(model, members)
-        assert math.isclose(float(total.detach()), want_total, rel_tol=1e-4)
-        assert math.isclose(float(weight), want_weight, rel_tol=1e-6)
+        assert math.isclose(total, want_total, rel_tol=1e-4)
+        assert math.isclose(float(targets.weights.sum()), want_weight, rel_tol=1e-6)
 
 
 def test_fine_tuning_fits_and_repeats():

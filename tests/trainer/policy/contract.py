@@ -9,7 +9,7 @@ import anyio.lowlevel
 import torch
 
 from trainer.batch import collate
-from trainer.model import load_model, policy_logprobs
+from trainer.model import Scorer, load_model, policy_logprobs
 from trainer.policy.protocol import Sampling
 from trainer.sample import Sample
 
@@ -27,7 +27,7 @@ def score(directory, prompt, ids, temperature):
         reward=0.0,
     )
     with torch.no_grad():
-        got, _ = policy_logprobs(load_model(directory), collate([sample]), temperature=temperature, row_tokens=4096)
+        got, _ = policy_logprobs(Scorer(load_model(directory)), collate([sample]), temperature=temperature, row_tokens=4096)
     return got[0, len(prompt) :]
 
 
