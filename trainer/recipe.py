@@ -96,6 +96,8 @@ class ServeTable(Table, frozen=True, kw_only=True):
 
     engine: Literal["torch", "sglang"] = "sglang"
     engines: int = 1
+    handover: Literal["disk", "tensors", "group"] = "disk"
+    """How weights travel to SGLang servers: `trainer/policy/sglang_weights.py`."""
     tensor_parallel: int = 1
     max_running: int = 32
     """Sequences decoded at once by one engine."""

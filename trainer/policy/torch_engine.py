@@ -89,6 +89,14 @@ class TorchEngine:
         async with self._turn:
             return await to_thread.run_sync(ids_logprobs, self._model, list(ids))
 
+    async def unlike(self, weights: Path) -> list[str] | None:
+        from safetensors.torch import load_file
+
+        own = self._model.state_dict()
+        async with self._turn:
+            state = await to_thread.run_sync(load_file, weights / "model.safetensors")
+            return sorted(name for name, tensor in state.items() if not torch.equal(own[name].cpu(), tensor))
+
     async def update(self, weights: Path, version: int) -> None:
         from safetensors.torch import load_file
 
