@@ -75,9 +75,9 @@ class WeightStore:
         return self.root / f"v{version:08d}"
 
     def prune(self, in_use: Collection[int]) -> None:
-        """Remove all versions but those in use."""
+        """Remove all versions but those in use, and what a killed writer left."""
         keep = {self.path(version).name for version in in_use}
-        for directory in self.root.glob("v*"):
+        for directory in self.root.iterdir():
             if directory.name not in keep:
                 shutil.rmtree(directory, ignore_errors=True)
 
