@@ -62,8 +62,8 @@ class RolloutTable(Table, frozen=True, kw_only=True):
     max_instruction_tokens: int = 1536
     """Tasks whose instruction is longer are left out."""
     context_overflow: Literal["grade", "exclude"] = "grade"
-    """An episode that ran out of tokens, its context full or its answers cut, is graded on what it left, or has no reward.
-    The papers filter nothing."""
+    """An episode that ran out of tokens (its context is full, its answers were cut) is graded on what it left, or has
+    no reward. The papers filter nothing."""
     attempts: int = 5
     """Tries of one episode when infrastructure fails it; after that it is left out."""
 

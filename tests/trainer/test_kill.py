@@ -1,6 +1,7 @@
-"""`kill -9` of a training command at moments drawn by chance: started again, it goes on, trains on each episode once, and
-comes to the weights of a run that was left alone."""
+"""`kill -9` of a training command at moments drawn by chance: started again, it goes on, trains on each episode once,
+and comes to the weights of a run that was left alone."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -122,9 +123,8 @@ def drill(world, name, draws, kills):
         process.join()
         killed += 1
     world.finish(name)
-    wanted = {
-        f"t{task}/{epoch}/{member}" for task in range(TASKS) for epoch in range(EPOCHS) for member in range(MEMBERS)
-    }
+    drawn = itertools.product(range(TASKS), range(EPOCHS), range(MEMBERS))
+    wanted = {f"t{task}/{epoch}/{member}" for task, epoch, member in drawn}
     assert world.trained(name) == world.trained("straight") == wanted
     assert torch.equal(world.weights(name), world.weights("straight"))
     assert not torch.equal(world.weights(name), load_start(world))
