@@ -2,6 +2,8 @@
 # An environment of its own for the SGLang server on a CPU (.venv-sglang), since SGLang pins other versions than ours.
 #   sglang-cpu.sh setup                   install it, if it is not there
 #   sglang-cpu.sh serve MODEL PORT [...]  serve a model directory on loopback (more options go to the server)
+#   sglang-cpu.sh keep MODEL PORT [...]   the same, and start the server again when it dies
+#   sglang-cpu.sh await PORT [PID]        return when the server answers; fail after five minutes, or when PID has ended
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${TERMLOOM_SGLANG_VENV:-.venv-sglang}
@@ -34,8 +36,42 @@ serve() {
     --enable-metrics --log-level warning "$@"
 }
 
+keep() {
+  local server since
+  trap 'kill "$server" 2>/dev/null; wait "$server"; exit' TERM INT
+  while :; do
+    since=$SECONDS
+    serve "$@" &
+    server=$!
+    wait "$server" || true
+    ((SECONDS - since > 10)) || { echo "sglang-cpu: the server does not start" >&2; exit 1; }
+    echo "sglang-cpu: the server has died and is started again" >&2
+  done
+}
+
+await() {
+  "$venv/bin/python" - "$@" <<'PYTHON'
+import os, sys, time, urllib.request
+
+end = time.monotonic() + 300
+while time.monotonic() < end:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/model_info", timeout=5).close()
+        sys.exit()
+    except OSError:
+        time.sleep(0.5)
+    try:
+        sys.argv[2:] and os.kill(int(sys.argv[2]), 0)
+    except ProcessLookupError:
+        break
+sys.exit("sglang-cpu: the server does not answer")
+PYTHON
+}
+
 case ${1-} in
   setup) setup ;;
   serve) shift; setup; serve "$@" ;;
-  *) echo "usage: $0 setup | serve MODEL PORT [SERVER OPTION ...]" >&2; exit 2 ;;
+  keep) shift; setup; keep "$@" ;;
+  await) shift; await "$@" ;;
+  *) echo "usage: $0 setup | serve MODEL PORT [SERVER OPTION ...] | keep MODEL PORT [SERVER OPTION ...] | await PORT [PID]" >&2; exit 2 ;;
 esac

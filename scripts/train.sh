@@ -4,6 +4,7 @@
 #
 #   [OUT=runs/small] [SEED=0] scripts/train.sh [RECIPE [options of `termloom train`]]
 #
+# A recipe whose policy is served by SGLang gets its servers started, started again when they die, and stopped at the end.
 # A recipe of another model than the small one is handed to `termloom train` as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -44,11 +45,32 @@ if [[ ! -e $out/start ]]; then
   "$termloom" new-policy --seed "$seed" --demonstrations "$out/demonstrations.jsonl" --out "$out/start"
 fi
 
+# The run of another recipe lies beside that of the usual one, and starts from the fine-tuning that it did.
+tag=$(basename "$recipe" .toml) && tag=${tag#small-cpu} run=$out/run$tag model=$out/start
+sed "s/^seed = .*/seed = $seed/" "$recipe" >"$out/recipe$tag.toml"
+if [[ -n $tag && -d $out/run/sft && ! -d $run/sft ]]; then
+  model=$out/run/sft
+  sed -i '/^\[sft\]/,/^$/d' "$out/recipe$tag.toml"
+fi
+
+urls=() servers=()
+if grep -q '^engine = "sglang"' "$recipe"; then
+  step "SGLang on the CPU"
+  scripts/sglang-cpu.sh setup
+  trap 'kill "${servers[@]}" 2>/dev/null; wait' EXIT
+  for _ in $(seq "$(sed -n 's/^engines = //p' "$recipe")"); do
+    port=$(.venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    scripts/sglang-cpu.sh keep "$model" "$port" --skip-tokenizer-init >>"$out/sglang$tag.log" 2>&1 &
+    servers+=($!) urls+=(--engine-url "http://127.0.0.1:$port")
+    scripts/sglang-cpu.sh await "$port" $! || { tail -n 20 "$out/sglang$tag.log" >&2; exit 1; }
+  done
+fi
+
 step "the recipe"
-sed "s/^seed = .*/seed = $seed/" "$recipe" >"$out/recipe.toml"
-resume=() && [[ -e $out/run/recipe.json ]] && resume=(--resume)
-"$termloom" train "$out/recipe.toml" --model "$out/start" --tasks "$out/tasks/train" --held-out "$out/tasks/held-out" \
-  --demonstrations "$out/demonstrations.jsonl" --out "$out/run" "${resume[@]}" "$@"
+resume=() && [[ -e $run/recipe.json ]] && resume=(--resume)
+"$termloom" train "$out/recipe$tag.toml" --model "$model" --tasks "$out/tasks/train" --held-out "$out/tasks/held-out" \
+  --demonstrations "$out/demonstrations.jsonl" --out "$run" "${urls[@]}" "${resume[@]}" "$@"
 
 step "families that were never trained on"
-"$termloom" evaluate "$out/tasks/unknown" --recipe "$out/recipe.toml" --policy "$out/run/policy" --attempts 4 --out "$out/unknown"
+sed 's/^engine = .*/engine = "torch"/' "$out/recipe$tag.toml" >"$out/measure$tag.toml" # no server holds the policy for sure
+"$termloom" evaluate "$out/tasks/unknown" --recipe "$out/measure$tag.toml" --policy "$run/policy" --attempts 4 --out "$out/unknown$tag"

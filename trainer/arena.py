@@ -142,7 +142,8 @@ class Arena:
 
 
 def _is_graded(episode: Episode, *, grade_overflow: bool) -> bool:
-    return episode.gradable and (grade_overflow or episode.failure is not FailureClass.CONTEXT_LENGTH)
+    overflowed = episode.failure in (FailureClass.CONTEXT_LENGTH, FailureClass.OUTPUT_LENGTH)
+    return episode.gradable and (grade_overflow or not overflowed)
 
 
 def _failure(episode: Episode, verdict: Verdict | None) -> FailureClass:

@@ -3,12 +3,12 @@
 Invariants:
 - `v00000012` appears by one rename, whole and on disk; its manifest holds the hash of every file and a fingerprint:
   what the learner's own weights say of a probe. No directory is removed while an engine serves from it.
-- All or nothing for each engine: it is given checked weights, and gets requests again only when its log-probabilities
-  of the probe are the learner's. One that fails stays out of routing until a later hand-over succeeds; the others go
-  on.
+- All or nothing for each engine: it is given checked weights, and gets requests again only when its checksums and its
+  log-probabilities of the probe are the learner's. One deadline holds for all engines together.
+- An engine that is out (it failed a hand-over, or requests in a row) is given the newest weights again and again, and
+  is back when it passes; the others go on meanwhile. With none in routing, requests wait.
 - A request loses nothing when its engine dies: it is sent to another one, first to those of the pool's version. What
   comes back says for each token which version it came from.
-- An engine that fails requests in a row is left alone for a while, then tried with one request (a circuit breaker).
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import anyio
+import msgspec
 from anyio import to_thread
 from torch import nn
 
 from trainer.model import ids_logprobs, save_model
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyClient, PolicyUnavailable, Sampling
+from trainer.routing import Router, Seat
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
 TOLERANCE = 1e-3
 """Nats: float32 engines are within 2e-5 of the learner, other weights are far outside."""
-FAILURES = 3
-"""Requests in a row that fail before an engine is left alone."""
-COOL_S = 30.0
+PAUSE_S = 5.0
+"""Between two tries of an engine that is out."""
+_ANY_IDS = (0, 1)
 
 
 class WeightStore:
@@ -73,9 +75,9 @@ class WeightStore:
         return self.root / f"v{version:08d}"
 
     def prune(self, in_use: Collection[int]) -> None:
-        """Remove all versions but those in use."""
+        """Remove all versions but those in use, and what a killed writer left."""
         keep = {self.path(version).name for version in in_use}
-        for directory in self.root.glob("v*"):
+        for directory in self.root.iterdir():
             if directory.name not in keep:
                 shutil.rmtree(directory, ignore_errors=True)
 
@@ -101,49 +103,36 @@ def read_weights(directory: Path) -> Fingerprint:
     return fingerprint
 
 
-@dataclass(eq=False)
-class _Seat:
-    """One engine as the router sees it."""
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What an engine serves, held against the learner's weights."""
 
-    name: str
-    client: PolicyClient
-    running: int = 0
-    failures: int = 0
-    resting_until: float = 0.0
-    out: str = ""
-    """Why its weights are not to be trusted; empty when they are."""
+    gaps: tuple[float, ...]
+    """Nats between engine and learner on each token of the probe."""
+    missing: int = 0
+    """Tokens of the probe that it did not score."""
+    unlike: tuple[str, ...] | None = None
+    """Tensors whose checksum differs; None where the engine cannot tell."""
+
+    def fault(self, tolerance: float) -> str:
+        """Why these are not the learner's weights; empty when they are."""
+        if self.missing:
+            return f"it left {self.missing} tokens of the probe unscored"
+        if self.unlike:
+            return f"its checksums differ from the learner's: {', '.join(self.unlike[:3])}"
+        gap = max(self.gaps, default=0.0)
+        if gap <= tolerance:
+            return ""
+        return f"its log-probabilities of the probe are {gap:.3g} off the learner's (limit {tolerance:g})"
 
 
-class Router:
-    """Which engine takes the next request: a plain state machine, the clock is handed in."""
+@dataclass(frozen=True, kw_only=True)
+class _Version:
+    """What engines are given: at a hand-over, and again when they come back."""
 
-    def __init__(self, seats: Sequence[_Seat], clock: Callable[[], float]) -> None:
-        self.seats, self._clock = tuple(seats), clock
-
-    def choose(self, *, version: int, tried: Collection[_Seat]) -> _Seat | None:
-        """The least loaded engine that may take a request, those of `version` first; None when there is none."""
-        fit = [seat for seat in self.seats if seat not in tried and not seat.out and self._rested(seat)]
-        return min(fit, key=lambda seat: (seat.client.version != version, seat.running), default=None)
-
-    def failed(self, seat: _Seat) -> None:
-        seat.failures += 1
-        if seat.failures >= FAILURES:
-            seat.resting_until = self._clock() + COOL_S
-
-    def answered(self, seat: _Seat) -> None:
-        seat.failures, seat.resting_until = 0, 0.0
-
-    def _rested(self, seat: _Seat) -> bool:
-        """Closed; or its rest is over and nobody tries it at the moment."""
-        return seat.failures < FAILURES or (self._clock() >= seat.resting_until and not seat.running)
-
-    @contextmanager
-    def using(self, seat: _Seat) -> Iterator[None]:
-        seat.running += 1
-        try:
-            yield
-        finally:
-            seat.running -= 1
+    directory: Path
+    number: int
+    fingerprint: Fingerprint
 
 
 class PolicyPool:
@@ -152,22 +141,33 @@ class PolicyPool:
     Args:
         clients: by name, in the order of preference.
         deadline_s: for one whole hand-over to all engines.
+        patience_s: how long a request waits while no engine is in routing.
         tolerance: nats between engine and learner on a token of the probe; engines in bfloat16 need about 0.1.
+        sleep: the pause between tries of an engine that is out.
     """
 
     def __init__(
         self,
-        clients: dict[str, PolicyClient],
+        clients: Mapping[str, PolicyClient],
         *,
         deadline_s: float = 600.0,
+        patience_s: float = 600.0,
         tolerance: float = TOLERANCE,
-        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         if not clients:
             raise ValueError("a pool needs at least one engine")
-        self.router = Router([_Seat(name, client) for name, client in clients.items()], clock)
-        self._deadline_s, self._tolerance = deadline_s, tolerance
+        self.router = Router([Seat(name, client) for name, client in clients.items()])
+        self._deadline_s, self._patience_s, self._tolerance, self._sleep = deadline_s, patience_s, tolerance, sleep
         self._version = 0
+        self._given: _Version | None = None
+        self._checks: dict[str, Check] = {}
+        self._lost: set[Seat] = set()
+        """Engines that could not be reached when they were last given weights."""
+        self._trials: dict[Seat, anyio.CancelScope] = {}
+        """Engines that are out and nursed, each with its try that is under way."""
+        self._updating = False
+        self._back = anyio.Event()
         self._stack = AsyncExitStack()
 
     @property
@@ -181,62 +181,160 @@ class PolicyPool:
 
     @property
     def out(self) -> dict[str, str]:
-        """Engines that get no requests because of their weights, with the reason."""
+        """Engines that get no requests, with the reason."""
         return {seat.name: seat.out for seat in self.router.seats if seat.out}
 
+    @property
+    def checked(self) -> dict[str, float]:
+        """What the last hand-over found of the engines in routing: the probe's gaps in nats, checksums that agree."""
+        checks = [self._checks[s.name] for s in self.router.seats if not s.out and s.name in self._checks]
+        gaps = [gap for check in checks for gap in check.gaps]
+        told = [check.unlike is not None for check in checks]
+        return {
+            "engines_out": float(len(self.out)),
+            "probe_gap_max": max(gaps, default=0.0),
+            "probe_gap_mean": sum(gaps) / max(1, len(gaps)),
+            "checksums_equal": float(bool(told) and all(told)),
+        }
+
     async def generate(self, ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Continuation:
-        tried: set[_Seat] = set()
-        reason = "no engine is in routing"
-        while (seat := self.router.choose(version=self._version, tried=tried)) is not None:
+        tried: set[Seat] = set()
+        reason, waited_s = "no engine is in routing", 0.0
+        while True:
+            if self.router.closed:
+                waited_s += await self._wait_for_an_engine()
+                tried.clear()
+            seat = self.router.choose(version=self._version, tried=tried)
+            if seat is None:
+                raise PolicyUnavailable("pool", reason)
             tried.add(seat)
             try:
                 with self.router.using(seat):
                     got = await seat.client.generate(ids, sampling, request_id=request_id)
             except PolicyUnavailable as error:
-                self.router.failed(seat)
+                self._failed(seat, error.reason)
                 reason = str(error)
             else:
                 self.router.answered(seat)
-                return got
-        raise PolicyUnavailable("pool", reason)
+                return msgspec.structs.replace(got, queue_s=got.queue_s + waited_s)
 
     async def score(self, ids: Sequence[int]) -> list[float]:
-        seat = self.router.choose(version=self._version, tried=())
-        if seat is None:
-            raise PolicyUnavailable("pool", "no engine is in routing")
-        return await seat.client.score(ids)
+        return await self._any().client.score(ids)
+
+    async def unlike(self, weights: Path) -> list[str] | None:
+        return await self._any().client.unlike(weights)
 
     async def update(self, weights: Path, version: int) -> None:
-        """Hand a published version to every engine. Raises: HandoverFailed when it is damaged or no engine took it."""
+        """Hand a published version to every engine, all under one deadline.
+
+        Engines that cannot be reached are tried again while no other one has it.
+
+        Raises: HandoverFailed when it is damaged, or no engine took it.
+        """
         try:
             fingerprint = await to_thread.run_sync(read_weights, weights)
         except ValueError as error:
             raise HandoverFailed("pool", version, str(error)) from error
-        async with anyio.create_task_group() as group:
+        self._given = given = _Version(directory=weights, number=version, fingerprint=fingerprint)
+        self._checks.clear()
+        self._updating = True
+        try:
             for seat in self.router.seats:
-                group.start_soon(self._hand_over, seat, weights, version, fingerprint)
-        if all(seat.out for seat in self.router.seats):
+                self.router.leave(seat, f"the hand-over of version {version} was not done in {self._deadline_s:g} s")
+            for trial in self._trials.values():
+                trial.cancel()
+            with anyio.move_on_after(self._deadline_s):
+                await self._hand_over_to_all(given)
+        finally:
+            self._updating = False
+        if self.router.closed:
             raise HandoverFailed("pool", version, "; ".join(f"{name}: {why}" for name, why in self.out.items()))
         self._version = version
+        for seat in self.router.seats:
+            self._nurse_if_out(seat)
 
-    async def _hand_over(self, seat: _Seat, weights: Path, version: int, fingerprint: Fingerprint) -> None:
+    async def _hand_over_to_all(self, given: _Version) -> None:
+        while True:
+            async with anyio.create_task_group() as group:
+                for seat in self.router.seats:
+                    group.start_soon(self._hand_over, seat, given)
+            if not self.router.closed or not self._lost:
+                return
+            await self._sleep(PAUSE_S)
+
+    async def _hand_over(self, seat: Seat, given: _Version) -> None:
+        """Give an engine a version; it is in routing when what it then serves is the learner's."""
+        self._lost.discard(seat)
         try:
-            with anyio.fail_after(self._deadline_s):
-                await seat.client.update(weights, version)
-                got = await seat.client.score(fingerprint.ids)
-        except (HandoverFailed, PolicyUnavailable) as error:
-            seat.out = error.reason
-        except TimeoutError:
-            seat.out = f"the hand-over was not done within {self._deadline_s:g} s"
+            await seat.client.update(given.directory, given.number)
+            check = await _inspect(seat.client, given)
+        except HandoverFailed as error:
+            self.router.leave(seat, error.reason)
+        except PolicyUnavailable as error:
+            self._lost.add(seat)
+            self.router.leave(seat, error.reason)
         else:
-            seat.out = _difference(got, fingerprint.logprobs, self._tolerance)
-            if not seat.out:
-                self.router.answered(seat)
+            self._checks[seat.name] = check
+            if fault := check.fault(self._tolerance):
+                self.router.leave(seat, fault)
+            else:
+                self._enter(seat)
+
+    def _enter(self, seat: Seat) -> None:
+        self.router.enter(seat)
+        self._back.set()
+        self._back = anyio.Event()
+
+    def _failed(self, seat: Seat, reason: str) -> None:
+        self.router.failed(seat, reason)
+        self._nurse_if_out(seat)
+
+    def _nurse_if_out(self, seat: Seat) -> None:
+        if seat.out and not self._updating and seat not in self._trials:
+            self._trials[seat] = anyio.CancelScope()
+            self._group.start_soon(self._nurse, seat)
+
+    async def _nurse(self, seat: Seat) -> None:
+        """Try an engine again and again until it serves the learner's weights."""
+        while seat.out:
+            await self._sleep(PAUSE_S)
+            with anyio.move_on_after(self._deadline_s) as self._trials[seat]:
+                if seat.out and not self._updating:
+                    await self._readmit(seat)
+        del self._trials[seat]
+
+    async def _readmit(self, seat: Seat) -> None:
+        if self._given is not None:
+            await self._hand_over(seat, self._given)
+            return
+        try:  # nothing was ever handed over: it serves what it was started with
+            await seat.client.score(_ANY_IDS)
+        except PolicyUnavailable as error:
+            self.router.leave(seat, error.reason)
+        else:
+            self._enter(seat)
+
+    async def _wait_for_an_engine(self) -> float:
+        """Seconds waited. Raises: PolicyUnavailable when none came back in time."""
+        asked = time.monotonic()
+        with anyio.move_on_after(self._patience_s):
+            while self.router.closed:
+                await self._back.wait()
+            return time.monotonic() - asked
+        raise PolicyUnavailable("pool", "; ".join(f"{name}: {why}" for name, why in self.out.items()))
+
+    def _any(self) -> Seat:
+        seat = self.router.choose(version=self._version)
+        if seat is None:
+            raise PolicyUnavailable("pool", "no engine is in routing")
+        return seat
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             for seat in self.router.seats:
                 await stack.enter_async_context(seat.client)
+            self._group = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(self._group.cancel_scope.cancel)
             self._stack = stack.pop_all()
         self._version = max(seat.client.version for seat in self.router.seats)
         return self
@@ -245,15 +343,15 @@ class PolicyPool:
         await self._stack.aclose()
 
 
-def _difference(got: Sequence[float], wanted: Sequence[float], tolerance: float) -> str:
-    """Why an engine's log-probabilities are not the learner's; empty when they are."""
-    if len(got) != len(wanted):
-        return f"it scored {len(got)} of {len(wanted)} tokens of the probe"
-    gap = max((abs(a - b) for a, b in zip(got, wanted, strict=True)), default=0.0)
-    return (
-        ""
-        if gap <= tolerance
-        else f"its log-probabilities of the probe are {gap:.3g} off the learner's (limit {tolerance:g})"
+async def _inspect(client: PolicyClient, given: _Version) -> Check:
+    """Raises: PolicyUnavailable."""
+    wanted = given.fingerprint.logprobs
+    got = await client.score(given.fingerprint.ids)
+    unlike = await client.unlike(given.directory)
+    return Check(
+        gaps=tuple(abs(a - b) for a, b in zip(got, wanted, strict=False)),
+        missing=abs(len(wanted) - len(got)),
+        unlike=None if unlike is None else tuple(unlike),
     )
 
 

@@ -271,7 +271,7 @@ class Loop:
     def _report(self, metrics: Metrics) -> None:
         self.buffer.check()
         counts = {f"episodes_{name}": count for name, count in self.buffer.counts.items()}
-        line = {"step": self.learner.updates, **metrics, **counts, "engines_out": len(self.pool.out)}
+        line = {"step": self.learner.updates, **metrics, **counts, **self.pool.checked}
         self._metrics.add(line)
         self._on_step(line)
 

@@ -31,6 +31,7 @@ def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Mod
     """
     from transformers import AutoModelForCausalLM
 
+    _hide_progress()
     model: nn.Module = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
     return model
 
@@ -180,5 +181,13 @@ def ids_logprobs(model: nn.Module, ids: Sequence[int]) -> list[float]:
 
 def save_model(model: nn.Module, directory: Path) -> None:
     """Write a Hugging Face directory (safetensors, float32) that transformers and SGLang load."""
+    _hide_progress()
     state = {name: tensor.detach().float() for name, tensor in model.state_dict().items()}
     model.save_pretrained(directory, state_dict=state, safe_serialization=True)  # type: ignore[operator]
+
+
+def _hide_progress() -> None:
+    """transformers would draw a bar on standard error at each hand-over and each load."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

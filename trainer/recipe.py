@@ -63,7 +63,8 @@ class RolloutTable(Table, frozen=True, kw_only=True):
     max_instruction_tokens: int = 1536
     """Tasks whose instruction is longer are left out."""
     context_overflow: Literal["grade", "exclude"] = "grade"
-    """An episode that ran out of context is graded on what it left, or has no reward. The papers filter nothing."""
+    """An episode that ran out of tokens (its context is full, its answers were cut) is graded on what it left, or has
+    no reward. The papers filter nothing."""
     attempts: int = 5
     """Tries of one episode when infrastructure fails it; after that it is left out."""
 
@@ -99,6 +100,8 @@ class ServeTable(Table, frozen=True, kw_only=True):
 
     engine: Literal["torch", "sglang"] = "sglang"
     engines: int = 1
+    handover: Literal["disk", "tensors", "group"] = "disk"
+    """How weights travel to SGLang servers: `trainer/policy/sglang_weights.py`."""
     tensor_parallel: int = 1
     max_running: int = 32
     """Sequences decoded at once by one engine."""

@@ -77,7 +77,7 @@ class RolloutContext:
     source: Literal["rollout", "evaluate"] = "rollout"
     model: str = ""
     grade_overflow: bool = True
-    """Whether an episode that ran out of context is graded on what it left behind."""
+    """Whether an episode that ran out of tokens is graded on what it left behind."""
 
 
 async def rollout(message: RolloutAsked, context: RolloutContext) -> list[Message]:

@@ -29,7 +29,7 @@ def open_pool(recipe: Recipe, model: Path, urls: Sequence[str]) -> AbstractAsync
                 "is 'sglang', but no server is named",
                 "Give --engine-url; --dry-run prints how to start one",
             )
-        clients = {url: SGLangClient(url) for url in urls}
+        clients = {url: SGLangClient(url, road=recipe.serve.handover) for url in urls}
     else:
         from trainer.model import load_model
         from trainer.parallel import own_device

@@ -310,7 +310,9 @@ def _record(recipe: Recipe, out: Path) -> None:
     path, text = out / "recipe.json", json.dumps(msgspec.to_builtins(recipe), indent=1, sort_keys=True)
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        fresh = path.with_suffix(".partial")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.rename(path)
     elif path.read_text(encoding="utf-8") != text:
         raise UserError(
             str(out), "holds a run of another recipe", "Choose another --out, or run the recipe it began with"

@@ -37,6 +37,7 @@ GRADABLE = frozenset(
         FailureClass.LOOP,
         FailureClass.PARSE,
         FailureClass.CONTEXT_LENGTH,
+        FailureClass.OUTPUT_LENGTH,
     }
 )
 """Endings that are the agent's own: what it left behind is graded. All others carry no reward."""

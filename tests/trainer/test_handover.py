@@ -2,12 +2,14 @@
 
 import anyio
 import pytest
+import torch
 
 from tests.trainer.policy.contract import PolicyContract
-from trainer.handover import COOL_S, FAILURES, PolicyPool, WeightStore, read_weights
+from trainer.handover import PolicyPool, WeightStore, read_weights
 from trainer.model import load_model, save_model, small_llama
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
 from trainer.policy.torch_engine import TorchEngine
+from trainer.routing import FAILURES
 
 SAMPLING = Sampling(max_tokens=4, seed=1)
 
@@ -17,11 +19,11 @@ def tiny(seed):
 
 
 class Mortal(TorchEngine):
-    """A real engine that can be killed, or made to serve other weights than it says."""
+    """A real engine that can be killed, or made to refuse weights, to hang, or to serve others than it says."""
 
     def __init__(self, model, **more):
         super().__init__(model, **more)
-        self.dead = self.forgetful = False
+        self.dead = self.full = self.forgetful = self.blind = self.stuck = False
         self.asked = 0
 
     async def generate(self, ids, sampling, *, request_id):
@@ -30,9 +32,16 @@ class Mortal(TorchEngine):
             raise PolicyUnavailable("mortal", "connection refused")
         return await super().generate(ids, sampling, request_id=request_id)
 
+    async def unlike(self, weights):
+        return None if self.blind else await super().unlike(weights)
+
     async def update(self, weights, version):
         if self.dead:
-            raise HandoverFailed("mortal", version, "connection refused")
+            raise PolicyUnavailable("mortal", "connection refused")
+        if self.full:
+            raise HandoverFailed("mortal", version, "out of memory")
+        if self.stuck:
+            await anyio.sleep_forever()
         if self.forgetful:
             self._version = version
         else:
@@ -61,16 +70,29 @@ class TestContract(PolicyContract):
     """A pool is a policy client like each of its engines."""
 
 
-class Clock:
-    now = 0.0
+class Pauses:
+    """The pauses between tries of an engine that is out; a test sees each one begin, and ends it."""
 
-    def __call__(self):
-        return self.now
+    def __init__(self):
+        self._begun, self._over = anyio.Event(), anyio.Event()
+
+    async def __call__(self, _seconds):
+        self._begun.set()
+        await self._over.wait()
+
+    async def begun(self):
+        with anyio.fail_after(30):
+            await self._begun.wait()
+
+    async def end(self):
+        await self.begun()
+        self._begun, over, self._over = anyio.Event(), self._over, anyio.Event()
+        over.set()
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def pauses():
+    return Pauses()
 
 
 @pytest.fixture
@@ -79,8 +101,8 @@ def engines():
 
 
 @pytest.fixture
-def pool(engines, clock):
-    return PolicyPool({"a": engines[0], "b": engines[1]}, clock=clock)
+def pool(engines, pauses):
+    return PolicyPool({"a": engines[0], "b": engines[1]}, patience_s=5, sleep=pauses)
 
 
 @pytest.fixture
@@ -135,30 +157,41 @@ async def test_damaged_weights_reach_no_engine(pool, engines, weights):
         assert pool.version == 0
 
 
-async def test_an_engine_that_fails_the_hand_over_gets_no_requests_until_one_succeeds(pool, engines, weights):
+async def test_an_engine_that_fails_the_hand_over_gets_no_requests_until_it_has_taken_the_weights(
+    pool, engines, weights, pauses
+):
     async with pool:
         engines[0].dead = True
         await pool.update(weights(1), 1)
         assert pool.out == {"a": "connection refused"}
-        engines[0].dead = False
         for i in range(4):
             assert set((await pool.generate([1], SAMPLING, request_id=f"r{i}")).versions) == {1}
         assert engines[0].asked == 0
-        await pool.update(weights(2, seed=5), 2)
+        await pauses.end()
+        await pauses.begun()
+        assert pool.out == {"a": "connection refused"}
+        engines[0].dead = False
+        await pauses.end()
+        with anyio.fail_after(30):
+            while engines[0].asked == 0:
+                await pool.generate([1], SAMPLING, request_id="again")
         assert pool.out == {}
+        assert engines[0].version == 1
 
 
-async def test_an_engine_that_says_it_has_the_weights_but_has_not_is_found_out(pool, engines, weights):
+@pytest.mark.parametrize(("blind", "why"), [(False, "its checksums differ"), (True, "off the learner's")])
+async def test_an_engine_that_says_it_has_the_weights_but_has_not_is_found_out(pool, engines, weights, blind, why):
     async with pool:
-        engines[1].forgetful = True
+        engines[1].forgetful, engines[1].blind = True, blind
         await pool.update(weights(1), 1)
-        assert "off the learner's" in pool.out["b"]
+        assert why in pool.out["b"]
+        assert pool.checked["checksums_equal"] == 1  # of those in routing
 
 
 async def test_when_no_engine_takes_the_weights_the_hand_over_fails(pool, engines, weights):
     async with pool:
-        engines[0].dead = engines[1].dead = True
-        with pytest.raises(HandoverFailed, match="a: connection refused; b: connection refused"):
+        engines[0].full = engines[1].full = True
+        with pytest.raises(HandoverFailed, match="a: out of memory; b: out of memory"):
             await pool.update(weights(1), 1)
 
 
@@ -172,21 +205,75 @@ async def test_a_request_of_a_dying_engine_is_answered_by_another(pool, engines)
             await pool.generate([1, 2], SAMPLING, request_id="y")
 
 
-async def test_an_engine_that_keeps_failing_rests_and_is_then_tried_once(pool, engines, clock):
+async def test_an_engine_that_keeps_failing_is_out_until_it_serves_the_learners_weights_again(
+    pool, engines, weights, pauses
+):
     async with pool:
+        await pool.update(weights(1), 1)
         engines[0].dead = True
         for i in range(FAILURES + 3):
             await pool.generate([1], SAMPLING, request_id=f"r{i}")
         assert engines[0].asked == FAILURES
-        clock.now = COOL_S
-        await pool.generate([1], SAMPLING, request_id="trial")
-        assert engines[0].asked == FAILURES + 1
-        await pool.generate([1], SAMPLING, request_id="rest")
-        assert engines[0].asked == FAILURES + 1
-        clock.now, engines[0].dead = 3 * COOL_S, False
-        await pool.generate([1], SAMPLING, request_id="back")
-        await pool.generate([1], SAMPLING, request_id="again")
-        assert engines[0].asked == FAILURES + 3
+        assert "3 requests in a row failed" in pool.out["a"]
+        with torch.no_grad():  # it comes back with other weights than it had
+            engines[0]._model.lm_head.weight.add_(1.0)
+        engines[0].dead = False
+        await pauses.end()
+        with anyio.fail_after(30):
+            while engines[0].asked == FAILURES:
+                await pool.generate([1], SAMPLING, request_id="again")
+        assert await engines[0].unlike(weights(1)) == []
+
+
+async def test_requests_wait_while_no_engine_is_in_routing(pool, engines, weights, pauses):
+    async with pool:
+        await pool.update(weights(1), 1)
+        for engine in engines:
+            engine.dead = True
+        for i in range(FAILURES):
+            with pytest.raises(PolicyUnavailable):
+                await pool.generate([1], SAMPLING, request_id=f"r{i}")
+        answers = []
+
+        async def ask():
+            answers.append(await pool.generate([1], SAMPLING, request_id="patient"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await pauses.begun()
+            assert answers == []
+            engines[1].dead = False
+            await pauses.end()
+        assert set(answers[0].versions) == {1}
+        assert answers[0].queue_s > 0
+
+
+async def test_a_hand_over_that_reaches_no_engine_waits_for_one(pool, engines, weights, pauses):
+    async with pool:
+        engines[0].dead = engines[1].dead = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.update, weights(1), 1)
+            await pauses.begun()
+            engines[1].dead = False
+            await pauses.end()
+        assert pool.version == 1
+        assert list(pool.out) == ["a"]
+
+
+async def test_one_deadline_holds_for_all_engines(engines, weights):
+    engines[0].stuck = engines[1].stuck = True
+    async with PolicyPool({"a": engines[0], "b": engines[1]}, deadline_s=0.1) as pool:
+        with pytest.raises(HandoverFailed, match=r"version 1 was not done in 0\.1 s"):
+            await pool.update(weights(1), 1)
+
+
+async def test_the_check_of_a_hand_over_is_told(pool, weights):
+    async with pool:
+        await pool.update(weights(1), 1)
+        told = pool.checked
+        assert told["probe_gap_max"] < 1e-5
+        assert told["checksums_equal"] == 1
+        assert told["engines_out"] == 0
 
 
 async def test_requests_go_to_the_engine_with_the_least_to_do(pool, engines):

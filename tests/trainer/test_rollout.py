@@ -68,6 +68,21 @@ async def test_a_full_context_is_graded_or_excluded_as_the_recipe_says(world, tm
         assert got.reason == "context_length"
 
 
+@pytest.mark.parametrize("graded", [True, False])
+async def test_answers_cut_at_their_limit_are_graded_or_excluded_as_the_recipe_says(world, tmp_path, graded):
+    short = {"max_tokens_per_turn": 60, "max_malformed": 2}
+    cut = "<think>" + "word " * 200
+    got = await play(
+        asked(make_task(tmp_path, "a")),
+        context(world, tmp_path, [RIGHT[0], cut, cut], settings=short, grade_overflow=graded),
+    )
+    if graded:
+        assert (got.reward, got.failure) == (1.0, FailureClass.OUTPUT_LENGTH)
+    else:
+        assert isinstance(got, Rejected)
+        assert got.reason == "output_length"
+
+
 async def test_a_policy_that_cannot_be_reached_is_tried_again_and_never_a_reward(world, tmp_path):
     lost = context(world, tmp_path, [ChatUnavailable("engine", "refused")])
     task = make_task(tmp_path, "a")

@@ -58,8 +58,19 @@ class PolicyClient(Protocol):
         """
         ...
 
+    async def unlike(self, weights: Path) -> list[str] | None:
+        """Names of tensors that are served otherwise than a directory has them, by checksum; None where the engine
+        cannot tell.
+
+        Raises: PolicyUnavailable.
+        """
+        ...
+
     async def update(self, weights: Path, version: int) -> None:
-        """Take over the weights of a Hugging Face directory. Raises: HandoverFailed."""
+        """Take over the weights of a Hugging Face directory.
+
+        Raises: HandoverFailed when they are refused; PolicyUnavailable when the engine cannot be reached.
+        """
         ...
 
     @property

@@ -1,9 +1,12 @@
-"""A policy served by SGLang, over its native HTTP API: ids in, ids out (`/generate`), weights from disk.
+"""A policy served by SGLang, over its native HTTP API: ids in, ids out (`/generate`), weights by one of three roads.
 
 The hand-over is all or nothing: new requests wait, running ones are put back into the server's queue (`pause`, mode
-retract), the weights are loaded under their version and the cache is flushed, then the server goes on and must name
-the new version before requests are let in again. Whatever fails on the way leaves the client closed to requests
-(`HandoverFailed`) until a later hand-over succeeds.
+retract), the weights are loaded and the cache is flushed, then the server goes on and must name the new weights before
+requests are let in again. Whatever fails on the way leaves the client closed to requests until a later hand-over
+succeeds; what still ran on the server is aborted, since its weights may be half new.
+
+Each hand-over gives the weights a name that no other has (`12-9f3a41c2`, version first). An answer whose tokens come
+from a name that was not served since the request was made is refused: the server was started again in between.
 
 A checkpoint whose tensors have other shapes kills the server, so shapes are compared with those of the directory it
 serves before it is asked. Probed with SGLang 0.5.20 and 0.5.23; version spans for each token need 0.5.20.
@@ -12,6 +15,7 @@ serves before it is asked. Probed with SGLang 0.5.20 and 0.5.23; version spans f
 from __future__ import annotations
 
 import json
+import secrets
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -19,8 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+from anyio import to_thread
 
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
+from trainer.policy.sglang_weights import Refused, Road, checksums, from_disk, from_tensors, over_group
 
 if TYPE_CHECKING:
     import aiohttp
@@ -32,20 +38,22 @@ class SGLangClient:
 
     Args:
         base_url: `http://host:port` of the worker itself (a router forwards `/generate` only).
+        road: how weights travel; its deadline is that of the scope in which `update` is called.
         deadline_s: for one generation, its time in the server's queue included.
-        control_deadline_s: for a whole hand-over.
     """
 
     def __init__(
-        self, base_url: str, *, deadline_s: float = 600.0, control_deadline_s: float = 300.0, api_key: str | None = None
+        self, base_url: str, *, road: Road = "disk", deadline_s: float = 600.0, api_key: str | None = None
     ) -> None:
         self.base_url = base_url.rstrip("/")
-        self._deadline_s, self._control_deadline_s = deadline_s, control_deadline_s
+        self._road, self._deadline_s = road, deadline_s
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._version = 0
+        self._names: list[str] = []
+        """What the weights were called that were served, in order; the last ones are served now."""
         self._served: Path | None = None
         self._routable = anyio.Event()
-        self._fault: HandoverFailed | None = None
+        self._fault: str | None = None
         self._handover = anyio.Lock()  # protects the server's weights: one hand-over at a time
 
     @property
@@ -67,14 +75,13 @@ class SGLangClient:
                 **({} if sampling.seed is None else {"sampling_seed": sampling.seed}),
             },
         }
-        asked, held_s = time.monotonic(), 0.0
+        asked, held_s, served = time.monotonic(), 0.0, 0
         try:
             with anyio.fail_after(self._deadline_s):
-                await self._routable.wait()
-                held_s = time.monotonic() - asked
-                if self._fault is not None:
-                    raise PolicyUnavailable(self.base_url, self._fault.reason)
+                await self._wait_in()
+                held_s, served = time.monotonic() - asked, len(self._names) - 1
                 answer = await self._post("/generate", body)
+                await self._wait_in()
         except TimeoutError:
             await self._abort(request_id)
             raise PolicyUnavailable(self.base_url, f"no answer within {self._deadline_s:g} s") from None
@@ -82,7 +89,13 @@ class SGLangClient:
             with anyio.CancelScope(shield=True):
                 await self._abort(request_id)
             raise
-        return _continuation(answer, self.base_url, held_s)
+        return _continuation(answer, self.base_url, held_s, names=self._names[served:])
+
+    async def _wait_in(self) -> None:
+        """Until no hand-over is under way. Raises: PolicyUnavailable when the last one failed."""
+        await self._routable.wait()
+        if self._fault is not None:
+            raise PolicyUnavailable(self.base_url, self._fault)
 
     async def score(self, ids: Sequence[int]) -> list[float]:
         body = {
@@ -94,20 +107,31 @@ class SGLangClient:
         answer = await self._post("/generate", body)
         return [float(entry[0]) for entry in answer["meta_info"]["input_token_logprobs"][1:]]
 
+    async def unlike(self, weights: Path) -> list[str] | None:
+        if self._info["device"] != "cpu" or self._ranks != 1:
+            return None  # devices hash otherwise, and several processes hold a part each
+        try:
+            answer = await self._post("/weights_checker", {"action": "checksum"})
+        except Refused:
+            return None
+        got: Mapping[str, str] = answer["ranks"][0]["checksums"]
+        wanted = await to_thread.run_sync(checksums, weights, self._info["dtype"])
+        if got.keys() != wanted.keys():
+            return None  # another architecture: its names are not known here
+        return sorted(name for name in got if got[name] != wanted[name])
+
     async def update(self, weights: Path, version: int) -> None:
         async with self._handover:
             self._routable = anyio.Event()
-            self._fault = HandoverFailed(self.base_url, version, "the hand-over did not come to its end")
+            self._fault = f"the hand-over of version {version} did not come to its end"
             try:
-                with anyio.fail_after(self._control_deadline_s):
-                    await self._load(weights, version)
-            except HandoverFailed as error:
-                self._fault = error
+                await self._load(weights, version)
+            except Refused as error:
+                self._fault = error.reason
+                raise HandoverFailed(self.base_url, version, error.reason) from error
+            except (HandoverFailed, PolicyUnavailable) as error:
+                self._fault = error.reason
                 raise
-            except (TimeoutError, PolicyUnavailable) as error:
-                reason = str(error) or f"not finished within {self._control_deadline_s:g} s"
-                self._fault = HandoverFailed(self.base_url, version, reason)
-                raise self._fault from error
             else:
                 self._fault, self._version, self._served = None, version, weights
             finally:
@@ -116,19 +140,27 @@ class SGLangClient:
     async def _load(self, weights: Path, version: int) -> None:
         self._compare_shapes(weights, version)
         await self._post("/pause_generation", {"mode": "retract"})
+        name, loaded = f"{version}-{secrets.token_hex(4)}", False
         try:
-            answer = await self._post(
-                "/update_weights_from_disk",
-                {"model_path": str(weights), "weight_version": str(version), "flush_cache": True},
-            )
+            await self._send(self._post, weights, name)
+            self._names.append(name)
+            loaded = True
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(30):
+                if not loaded:
+                    await self._post("/abort_request", {"abort_all": True})
                 await self._post("/continue_generation", {})
-        if not answer.get("success", False):
-            raise HandoverFailed(self.base_url, version, str(answer.get("message", answer)))
-        served = _version((await self._info())["weight_version"])
-        if served != version:
-            raise HandoverFailed(self.base_url, version, f"the server says that it serves version {served}")
+        served = (await self._model())["weight_version"]
+        if served != name:
+            raise HandoverFailed(self.base_url, version, f"the server says that it serves {served}, not {name}")
+
+    def _choose_road(self) -> None:
+        self._ranks = int(self._info["tp_size"]) * int(self._info["pp_size"])
+        self._send = {
+            "disk": from_disk,
+            "tensors": from_tensors,
+            "group": over_group(self.base_url, ranks=self._ranks, device=self._info["device"]),
+        }[self._road]
 
     def _compare_shapes(self, weights: Path, version: int) -> None:
         try:
@@ -153,9 +185,10 @@ class SGLangClient:
             headers=self._headers,
         )
         try:
-            info = await self._info()
-            self._version = _version(info["weight_version"])
-            self._served = Path(info["model_path"])
+            model, self._info = await self._model(), await self._call("GET", "/server_info", None)
+            self._names, self._version = [model["weight_version"]], _version(model["weight_version"])
+            self._served = Path(model["model_path"])
+            self._choose_road()
             await self._probe()
         except BaseException:
             await self._http.close()
@@ -182,7 +215,7 @@ class SGLangClient:
         if answer["meta_info"].get("prompt_tokens") != 3 or len(_continuation(answer, self.base_url).ids) != 1:
             raise PolicyUnavailable(self.base_url, "it does not take and return token ids as they are")
 
-    async def _info(self) -> Mapping[str, Any]:
+    async def _model(self) -> Mapping[str, Any]:
         return await self._call("GET", "/model_info", None)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -197,7 +230,7 @@ class SGLangClient:
         except (aiohttp.ClientError, OSError) as error:
             raise PolicyUnavailable(self.base_url, f"{path}: {error or type(error).__name__}") from error
         if response.status >= 400:
-            raise PolicyUnavailable(self.base_url, f"{path}: HTTP {response.status}: {text[:300]}")
+            raise Refused(self.base_url, f"{path}: HTTP {response.status}: {text[:300]}", response.status)
         try:
             answer = json.loads(text)
         except ValueError:
@@ -213,18 +246,24 @@ class SGLangClient:
                 return
 
 
-def _continuation(answer: Mapping[str, Any], endpoint: str, held_s: float = 0.0) -> Continuation:
+def _continuation(
+    answer: Mapping[str, Any], endpoint: str, held_s: float = 0.0, *, names: Sequence[str] = ()
+) -> Continuation:
+    """What was sampled, by weights of one of `names` (any, when there are none). Raises: PolicyUnavailable."""
     try:
         meta = answer["meta_info"]
         pairs = meta["output_token_logprobs"]
         ids = [int(pair[1]) for pair in pairs]
         finish = meta["finish_reason"]["type"]
         spans = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": len(ids)}]
+        strange = [span["version"] for span in spans if names and span["version"] not in names]
         versions = [_version(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
         logprobs = [float(pair[0]) for pair in pairs]
         queue_s = held_s + float(meta.get("queue_time") or 0.0)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise PolicyUnavailable(endpoint, f"/generate answered in an unknown form: {error!r}") from error
+    if strange:
+        raise PolicyUnavailable(endpoint, f"it serves weights '{strange[0]}', which nobody handed over to it")
     if len(versions) != len(ids):
         raise PolicyUnavailable(endpoint, f"/generate gave versions for {len(versions)} of {len(ids)} tokens")
     ending: Any = finish if finish in ("stop", "length") else "abort"
@@ -232,8 +271,8 @@ def _continuation(answer: Mapping[str, Any], endpoint: str, held_s: float = 0.0)
 
 
 def _version(text: str) -> int:
-    """`"v3"` and `"3"` are version 3; a server started without a version serves version 0."""
-    digits = text.removeprefix("v")
+    """`"v3"`, `"3"` and `"3-9f3a41c2"` are version 3; a server started without a version serves version 0."""
+    digits = text.removeprefix("v").partition("-")[0]
     return int(digits) if digits.isdigit() else 0
 
 

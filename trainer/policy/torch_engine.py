@@ -1,14 +1,13 @@
 """A policy served in this process: continuous batching with a KV cache, for small models on a CPU or one GPU.
 
-Requests join and leave the running batch at any token. The forward passes run in a worker thread, so the event loop
-stays free. When weights change, the running sequences are computed anew under the new weights and go on: their
-tokens carry both versions. With a `seed`, a draw depends on weights, prompt and seed only, up to the rounding of
-different batch sizes.
+Requests join and leave the running batch at any token, and only what is new is computed. The forward passes run in a
+worker thread, so the event loop stays free. When weights change, the running sequences are computed anew under the new
+weights and go on: their tokens carry both versions. With a `seed`, a draw depends on weights, prompt and seed only, up
+to the rounding of different batch sizes.
 """
 
 from __future__ import annotations
 
-import inspect
 import random
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from trainer.model import ids_logprobs
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
+from trainer.policy.rows import Rows
 
 
 @dataclass(eq=False)
@@ -49,13 +49,12 @@ class TorchEngine:
 
     def __init__(self, model: nn.Module, *, slots: int = 64, version: int = 0) -> None:
         self._model = model.eval()
-        # transformers 5.2x renamed the argument and warns about the old name
-        self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._slots = slots
         self._version = version
         self._waiting: list[_Request] = []
         self._running: list[_Request] = []
-        self._cache: Any = None
+        self._rows: Rows | None = None
+        """Of the running requests up to the last step; None when they must be computed from their first token."""
         self._wake = anyio.Event()
         self._turn = anyio.Lock()  # protects the model and the running batch: one step or one update at a time
         self._closed = False
@@ -89,6 +88,14 @@ class TorchEngine:
         async with self._turn:
             return await to_thread.run_sync(ids_logprobs, self._model, list(ids))
 
+    async def unlike(self, weights: Path) -> list[str] | None:
+        from safetensors.torch import load_file
+
+        own = self._model.state_dict()
+        async with self._turn:
+            state = await to_thread.run_sync(load_file, weights / "model.safetensors")
+            return sorted(name for name, tensor in state.items() if not torch.equal(own[name].cpu(), tensor))
+
     async def update(self, weights: Path, version: int) -> None:
         from safetensors.torch import load_file
 
@@ -112,7 +119,7 @@ class TorchEngine:
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(state[name])
-        self._version, self._cache = version, None
+        self._version, self._rows = version, None
 
     async def __aenter__(self) -> Self:
         self._group = anyio.create_task_group()
@@ -130,74 +137,50 @@ class TorchEngine:
     async def _serve(self) -> None:
         while True:
             async with self._turn:
-                self._admit()
+                kept, joining = self._admit()
                 if self._running:
-                    await to_thread.run_sync(self._step)
+                    await to_thread.run_sync(self._step, kept, joining)
                     self._retire()
                     continue
                 self._wake = anyio.Event()
             await self._wake.wait()
 
-    def _admit(self) -> None:
-        """Aborted requests leave, waiting ones join; any change of the batch makes its cache be computed anew."""
-        kept = [r for r in self._running if not r.finish]
+    def _admit(self) -> tuple[list[int], list[_Request]]:
+        """Who has ended leaves, who waits joins. Returns the rows that stay, and the requests that are new."""
+        kept = [row for row, request in enumerate(self._running) if not request.finish]
         self._waiting = [r for r in self._waiting if not r.finish]
         joining = self._waiting[: self._slots - len(kept)]
         del self._waiting[: len(joining)]
         for request in joining:
             request.queue_s = time.monotonic() - request.asked
-        if joining or len(kept) < len(self._running):
-            self._cache = None
-        self._running = kept + joining
+        self._running = [self._running[row] for row in kept] + joining
+        return kept, joining
 
     def _retire(self) -> None:
-        finished = [r for r in self._running if r.finish]
-        if not finished:
-            return
-        for request in finished:
-            request.done.set()
+        for request in self._running:
+            if request.finish:
+                request.done.set()
 
     @torch.no_grad()
-    def _step(self) -> None:
+    def _step(self, kept: list[int], joining: list[_Request]) -> None:
         """One token for every running request."""
-        logits = self._prefill() if self._cache is None else self._decode()
-        for request, row in zip(self._running, logits, strict=True):
+        self._rows = self._advance(kept, joining)
+        for request, row in zip(self._running, self._rows.logits, strict=True):
             if not request.finish:
                 _draw(request, row, self._version)
 
-    def _prefill(self) -> Tensor:
-        """Compute all running sequences from their first token: left-padded, so that the last column is the newest
-        of each."""
-        from transformers import DynamicCache
-
-        width = max(len(r.ids) for r in self._running)
-        device = next(self._model.parameters()).device
-        ids = torch.zeros(len(self._running), width, dtype=torch.int64, device=device)
-        self._attention = torch.zeros_like(ids)
-        for row, request in enumerate(self._running):
-            ids[row, width - len(request.ids) :] = torch.tensor(request.ids, device=device)
-            self._attention[row, width - len(request.ids) :] = 1
-        positions = (self._attention.cumsum(-1) - 1).clamp(min=0)
-        config: Any = self._model.config
-        self._cache = DynamicCache(config=config)
-        return self._forward(ids, positions)
-
-    def _decode(self) -> Tensor:
-        ids = torch.tensor([[r.ids[-1]] for r in self._running], device=self._attention.device)
-        self._attention = torch.cat([self._attention, torch.ones_like(ids)], dim=1)
-        return self._forward(ids, self._attention.sum(-1, keepdim=True) - 1)
-
-    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        out = self._model(
-            input_ids=ids,
-            attention_mask=self._attention,
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{self._cache_name: self._cache},
-        )
-        logits: Tensor = out.logits[:, -1].float()
-        return logits
+    def _advance(self, kept: list[int], joining: list[_Request]) -> Rows:
+        """The cache of the running requests, with the logits of their next tokens."""
+        rows = self._rows
+        changed = bool(joining) or (rows is not None and len(kept) < len(rows.logits))
+        if rows is None or not kept or (changed and not rows.movable):
+            return Rows(self._model, [request.ids for request in self._running])
+        if len(kept) < len(rows.logits):
+            rows.keep(kept)
+        rows.decode([request.ids[-1] for request in self._running[: len(kept)]])
+        if joining:
+            rows.join(Rows(self._model, [request.ids for request in joining]))
+        return rows
 
 
 def _draw(request: _Request, logits: Tensor, version: int) -> None:

@@ -1,5 +1,6 @@
 """The in-process engine under the contract, and what is its own."""
 
+import anyio
 import pytest
 import torch
 
@@ -38,6 +39,19 @@ async def test_a_seed_fixes_the_draw(open_client):
         first = await client.generate([1, 2], sampling, request_id="a")
         again = await client.generate([1, 2], sampling, request_id="b")
         assert first.ids == again.ids
+
+
+async def test_who_joins_and_who_leaves_makes_nobody_else_be_computed_again(model_dir):
+    model, computed = load_model(model_dir), []
+    model.register_forward_pre_hook(
+        lambda _module, _args, given: computed.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    async with TorchEngine(model, slots=4) as client, anyio.create_task_group() as group:
+        for i in range(12):  # of one length, so that no row is padded
+            sampling = Sampling(max_tokens=3 + i)
+            group.start_soon(lambda i=i, s=sampling: client.generate([1] * 9, s, request_id=f"r{i}"))
+    sampled = sum(3 + i for i in range(12))
+    assert sum(computed) == 12 * 9 + sampled - 12  # each token once; the last one of each is never fed
 
 
 async def test_weights_of_another_shape_change_nothing(open_client, tmp_path, model_dir):
