@@ -161,11 +161,12 @@ async def open_players(ours: GenerateSettings, settings: Settings, store: Store)
         yield Players(cast=procedural_cast(), name="procedural")
         return
     from generators.chat.players import chat_cast, prompt_versions
+    from runtime.agent.settings import SOLVE
     from runtime.chat.endpoint import open_client
 
-    chat = settings.chat
+    chat, agent = settings.chat, SOLVE.model_copy(update={"kind": settings.agent.kind})
     async with open_client(chat, store, most=settings.limits.chat) as client:
-        cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens)
+        cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens, agent=agent)
         yield Players(cast=cast, name=f"chat:{client.model}", prompts=prompt_versions())
 
 

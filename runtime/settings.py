@@ -183,6 +183,11 @@ class ExportSettings(Section):
     """Also write a data set in the Hugging Face layout; needs the extra `data`."""
 
 
+class AgentSection(Section):
+    kind: Literal["minimal", "memory", "terminus-2"] = "minimal"
+    """Which agent the chat endpoint plays, solving and evaluating. A recipe says it for its policy."""
+
+
 class Price(Section):
     """What a million tokens cost, in any one currency."""
 
@@ -235,6 +240,7 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     limits: LimitSettings = LimitSettings()
     paths: PathSettings = Field(default_factory=PathSettings)
+    agent: AgentSection = AgentSection()
     chat: ChatSettings = ChatSettings()
     generate: GenerateSettings = GenerateSettings()
     synthesize: SynthesizeSettings = SynthesizeSettings()

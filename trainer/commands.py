@@ -267,7 +267,11 @@ async def _play(
     found = find_tasks(roots)
     recipe = load_recipe(player.recipe) if player.recipe else None
     agent = (
-        EVALUATE if recipe is None else recipe.evaluation_agent() if command == "evaluate" else recipe.rollout_agent()
+        EVALUATE.model_copy(update={"kind": settings.agent.kind})
+        if recipe is None
+        else recipe.evaluation_agent()
+        if command == "evaluate"
+        else recipe.rollout_agent()
     )
     own = {name: value for name, value in limits.items() if value is not None}
     run_id, named = _run_id(command, out), _limits(settings)

@@ -179,10 +179,12 @@ class ChatCheater:
         return await _episode(self._client, "cheat", sandbox, instruction=prompt.text, settings=self._settings, key=key)
 
 
-def chat_cast(client: Completer, *, temperature: float | None = None, max_tokens: int = 8192) -> Cast:
+def chat_cast(
+    client: Completer, *, temperature: float | None = None, max_tokens: int = 8192, agent: AgentSettings = SOLVE
+) -> Cast:
     """A full cast of chat players on one endpoint; `temperature` and `max_tokens` are those of the `chat` settings."""
     asker = Asker(client=client, temperature=temperature, max_tokens=max_tokens)
-    playing = SOLVE if temperature is None else SOLVE.model_copy(update={"temperature": temperature})
+    playing = agent if temperature is None else agent.model_copy(update={"temperature": temperature})
     return Cast(
         drafter=ChatDrafter(asker),
         reviewer=ChatReviewer(asker),
