@@ -1,4 +1,4 @@
-"""`python -m bench sessions --engine namespace --counts 1,100,1000`"""
+"""`python -m bench sessions --engine namespace --counts 1,100,1000`, `python -m bench asynchrony`, and others."""
 
 from __future__ import annotations
 
@@ -27,9 +27,37 @@ def sessions(
     """Sessions open at once: memory, idle CPU, latency of a command."""
     from bench.sessions import measure
 
-    state = Path(os.environ.get("TERMLOOM_STATE", "/tmp/termloom-bench"))
     wanted = [int(part) for part in counts.split(",")]
-    anyio.run(partial(measure, engine, wanted, cache=default_cache(os.environ), state=state, idle_s=idle_s))
+    anyio.run(partial(measure, engine, wanted, cache=default_cache(os.environ), state=_state(), idle_s=idle_s))
+
+
+@app.command
+def asynchrony(*, engine: Choice = "namespace", samples: int = 256) -> None:
+    """Asynchronous against synchronous training on the same episodes: samples a second, learner idle."""
+    from bench.asynchrony import Times, measure
+
+    anyio.run(partial(measure, engine, Times(samples=samples), cache=default_cache(os.environ), state=_state()))
+
+
+@app.command
+def staleness(*, lag: int = 8, updates: int = 80, learning_rate: float = 1e-2, seeds: int = 5) -> None:
+    """Learning curves with fresh and with stale batches, with and without the decoupled objective."""
+    from bench.staleness import measure
+
+    measure(lag=lag, updates=updates, learning_rate=learning_rate, seeds=range(seeds))
+
+
+@app.command
+def robustness(*, engine: Choice = "namespace", seeds: int = 3, demonstrations: int = 6000, tasks: int = 40) -> None:
+    """Fine-tuning on planted mistakes and repairs against clean runs: recovery where the first command fails."""
+    from bench.robustness import measure
+
+    sizes = {"seeds": range(seeds), "demonstrations": demonstrations, "tasks": tasks}
+    anyio.run(partial(measure, engine, **sizes, cache=default_cache(os.environ), state=_state()))
+
+
+def _state() -> Path:
+    return Path(os.environ.get("TERMLOOM_STATE", "/tmp/termloom-bench"))
 
 
 @app.command

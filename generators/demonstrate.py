@@ -20,7 +20,7 @@ from generators.messages import Mistake
 from generators.procedural.compose import ProceduralTask, compose
 from generators.procedural.library import BASICS
 from generators.taxonomy import load_taxonomy
-from runtime.agent.episode import open_conversation
+from runtime.agent.minimal import open_conversation
 from runtime.agent.observation import observe
 from runtime.agent.settings import AgentSettings
 from runtime.errors import UserError
@@ -82,7 +82,7 @@ def _names(families: Collection[str]) -> tuple[str, ...]:
 
 
 def _demonstrate(task: ProceduralTask, rng: random.Random, slips: float, name: str) -> Trajectory:
-    opening, prompt_version = open_conversation(task.draft.instruction.rstrip("\n") + "\n", AGENT)
+    opening = open_conversation(task.draft.instruction.rstrip("\n") + "\n", AGENT)
     commands = [_command(task, step, rng, slips) for step in range(len(task.reference.commands))]
     turns = [_turn(number, command, mistake) for number, (command, mistake) in enumerate(commands, 1)]
     done = Turn(index=len(turns) + 1, text="<action>done</action>", action="done")
@@ -92,9 +92,9 @@ def _demonstrate(task: ProceduralTask, rng: random.Random, slips: float, name: s
         task=name,
         source="synthesis",
         model="procedural",
-        prompt_version=prompt_version,
+        prompt_version=opening.prompt_version,
         settings=AGENT.model_dump(mode="json"),
-        opening=opening,
+        opening=opening.messages,
         turns=(*turns, done),
         failure=FailureClass.OK,
     )

@@ -194,11 +194,12 @@ async def _author(ours: GenerateSettings, settings: Settings, store: Store, clie
 
         return Players(cast=procedural_cast(), name="procedural")
     from generators.chat.players import chat_cast, prompt_versions
+    from runtime.agent.settings import SOLVE
     from runtime.chat.endpoint import open_client
 
-    chat = settings.chat
+    chat, agent = settings.chat, SOLVE.model_copy(update={"kind": settings.agent.kind})
     client = await clients.enter_async_context(open_client(chat, store, most=settings.limits.chat))
-    cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens)
+    cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens, agent=agent)
     return Players(cast=cast, name=f"chat:{client.model}", prompts=prompt_versions())
 
 

@@ -7,8 +7,9 @@ Invariants:
 - Import of someone else's document keeps what a trajectory has a place for; steps marked as copied context are not
   turns and count in no total.
 
-How a turn becomes a step: the answer is `message`; a command is a tool call of `bash`; what the agent was shown is an
-observation result, without a call when it corrects a malformed answer.
+How a turn becomes a step: the answer is `message`; a command is a tool call of `bash`, the keystrokes of a Terminus-2
+answer are one call of `bash_command` each, as that agent writes them; what the agent was shown is an observation
+result, without a call when it corrects a malformed answer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from runtime.agent.terminus import Typed, read_answer
 from runtime.atif_rules import problems
 from runtime.chat.messages import ChatMessage
 from runtime.errors import TrajectoryInvalid
@@ -39,7 +41,8 @@ def to_atif(trajectory: Trajectory) -> dict[str, Any]:
         {"step_id": number, "source": message.role, "message": message.content}
         for number, message in enumerate(trajectory.opening, start=1)
     ]
-    steps = [_step(turn, len(opening) + number) for number, turn in enumerate(trajectory.turns, start=1)]
+    typed = trajectory.settings.get("kind") == "terminus-2"
+    steps = [_step(turn, len(opening) + number, typed=typed) for number, turn in enumerate(trajectory.turns, start=1)]
     agent = {"name": NAMESPACE, "version": trajectory.agent_version or "0"}
     if trajectory.model:
         agent["model_name"] = trajectory.model
@@ -58,8 +61,8 @@ def to_atif(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _step(turn: Turn, number: int) -> dict[str, Any]:
-    call_id = f"call_{number}"
+def _step(turn: Turn, number: int, *, typed: bool) -> dict[str, Any]:
+    calls = _keystrokes(turn, number) if typed else _bash(turn, number)
     step: dict[str, Any] = {
         "step_id": number,
         "source": "agent",
@@ -70,14 +73,29 @@ def _step(turn: Turn, number: int) -> dict[str, Any]:
     }
     if turn.reasoning:
         step["reasoning_content"] = turn.reasoning
-    if turn.action == "command":
-        step["tool_calls"] = [
-            {"tool_call_id": call_id, "function_name": "bash", "arguments": {"command": turn.command}}
-        ]
+    if typed:  # the text that was typed cannot be told from named keys by others
+        step["extra"][NAMESPACE]["command"] = turn.command
+    if calls:
+        step["tool_calls"] = calls
     if turn.observation is not None:
-        source = {"source_call_id": call_id} if turn.action == "command" else {}
+        source = {"source_call_id": calls[-1]["tool_call_id"]} if calls else {}
         step["observation"] = {"results": [{**source, "content": turn.observation}]}
     return step
+
+
+def _bash(turn: Turn, number: int) -> list[dict[str, Any]]:
+    if turn.action != "command":
+        return []
+    return [{"tool_call_id": f"call_{number}", "function_name": "bash", "arguments": {"command": turn.command}}]
+
+
+def _keystrokes(turn: Turn, number: int) -> list[dict[str, Any]]:
+    answer = read_answer(turn.text)
+    keys = answer.keys if isinstance(answer, Typed) else ()
+    return [
+        {"tool_call_id": f"call_{number}_{place}", "function_name": "bash_command", "arguments": entry.model_dump()}
+        for place, entry in enumerate(keys, start=1)
+    ]
 
 
 def _metrics(turn: Turn) -> dict[str, Any]:
@@ -141,11 +159,11 @@ def _turns(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         command = _command(step)
         yield {
             "action": "malformed" if command is None else "command",
+            "command": command or "",
             **_own(step),
             "index": index,
             "text": _text(step["message"]),
             "reasoning": step.get("reasoning_content") or "",
-            "command": command or "",
             "observation": _observation(step),
             "prompt_tokens": metrics.get("prompt_tokens") or 0,
             "completion_tokens": metrics.get("completion_tokens") or 0,

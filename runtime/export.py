@@ -3,7 +3,7 @@
 Invariants:
 - A file appears whole or not at all, and the same trajectories give the same bytes.
 - A conversation is exactly what was said: opening, then answer and observation in turn. What is to be learnt from an
-  answer is its `weight`; messages without one are no targets.
+  answer is its `weight`; messages without one are no targets. An episode that began a fresh context is several.
 - A trajectory without a reward is no training data and is left out, whatever the threshold.
 
 The threshold `tau` on the share of tests passed chooses what is exported: 1 keeps complete successes, 0 everything.
@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from runtime.atif import to_atif
 from runtime.errors import UserError
-from runtime.trajectory import Trajectory
+from runtime.trajectory import Trajectory, segments
 
 SHARD = "data/train-00000-of-00001.parquet"
 """Where the Hugging Face layout expects the only split."""
@@ -79,12 +79,16 @@ def row_of(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
+def _rows(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
+    return (row_of(segment) for trajectory in trajectories for segment in segments(trajectory))
+
+
 def write_chat(trajectories: Iterable[Trajectory], path: Path) -> int:
     """Write chat JSONL; returns the number of lines."""
     count = 0
     with replacing(path) as file:
-        for trajectory in trajectories:
-            file.write(json_line(row_of(trajectory)))
+        for row in _rows(trajectories):
+            file.write(json_line(row))
             count += 1
     return count
 
@@ -112,7 +116,7 @@ def write_dataset(trajectories: Iterable[Trajectory], directory: Path) -> int:
     texts = dict.fromkeys(("id", "task", "model", "failure"), pa.string())
     numbers = {"attempt": pa.int64(), "reward": pa.float64(), "share_passed": pa.float64()}
     schema = pa.schema({**texts, **numbers, "messages": pa.list_(message)})
-    rows, count = (row_of(trajectory) for trajectory in trajectories), 0
+    rows, count = _rows(trajectories), 0
     with replacing(directory / SHARD) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
             writer.write_table(pa.Table.from_pylist(some, schema=schema))

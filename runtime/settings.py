@@ -197,6 +197,11 @@ class ExportSettings(Section):
     """Also write a data set in the Hugging Face layout; needs the extra `data`."""
 
 
+class AgentSection(Section):
+    kind: Literal["minimal", "memory", "terminus-2"] = "minimal"
+    """Which agent the chat endpoint plays, solving and evaluating. A recipe says it for its policy."""
+
+
 class Price(Section):
     """What a million tokens cost, in any one currency."""
 
@@ -251,6 +256,7 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     limits: LimitSettings = LimitSettings()
     paths: PathSettings = Field(default_factory=PathSettings)
+    agent: AgentSection = AgentSection()
     chat: ChatSettings = ChatSettings()
     band: ChatSettings = ChatSettings()
     """The policy whose pass rate `generate.band` is about. Without a model: the author's solver."""

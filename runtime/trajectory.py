@@ -4,7 +4,8 @@ Invariants:
 - A turn is written once, by the agent loop; synthesis adds its annotations (intent, error type, critic, effect, loss
   weight) with `msgspec.structs.replace`.
 - `Turn.text` is the model's answer to the letter and `Turn.observation` what it was shown for it, to the letter: the
-  conversation can be rebuilt exactly (`opening`, then text and observation in turn).
+  conversation can be rebuilt exactly (`opening`, then text and observation in turn; a turn with a `context` of its own
+  begins anew from that).
 - Token data, where there is any, is what was sampled; nothing is tokenised again. Its columns have one length.
 - Only `verdict` carries a reward; `failure` says how the episode ended, and an infrastructure failure has no verdict.
 - A document of a newer schema is refused by name; an older one is migrated by a named function.
@@ -63,6 +64,8 @@ class Turn(Record, frozen=True, kw_only=True):
     """From 1."""
     text: str
     action: Action
+    context: tuple[ChatMessage, ...] = ()
+    """The messages of a fresh context that this turn began; everything before it was out of the agent's sight."""
     finish: Finish = "stop"
     thought: str = ""
     """What stands beside the action: reasoning blocks and prose."""
@@ -129,6 +132,22 @@ class Trajectory(Record, frozen=True, kw_only=True):
     @property
     def reward(self) -> float | None:
         return self.verdict.reward if self.verdict else None
+
+
+def segments(trajectory: Trajectory) -> list[Trajectory]:
+    """The contexts of an episode, each as a trajectory of its own; one when the agent never began a fresh one."""
+    starts = [0, *(i for i, turn in enumerate(trajectory.turns) if turn.context)]
+    if len(starts) == 1:
+        return [trajectory]
+    return [
+        msgspec.structs.replace(
+            trajectory,
+            trajectory_id=f"{trajectory.trajectory_id}#{number}",
+            opening=trajectory.turns[start].context or trajectory.opening,
+            turns=trajectory.turns[start:end],
+        )
+        for number, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True), start=1)
+    ]
 
 
 _encoder = msgspec.json.Encoder()

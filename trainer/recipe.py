@@ -198,6 +198,12 @@ def _check_ppo(recipe: Recipe, ppo: PPOConfig, where: str) -> None:
             f"is not set while rollout.bound is {recipe.rollout.bound}: stale episodes would count as fresh ones",
             "Set it, say to 5.0, or set rollout.bound to 0",
         )
+    if recipe.rollout_agent().kind == "memory":
+        raise UserError(
+            f"{where}: agent.kind",
+            "'memory' begins fresh contexts, and PPO learns from episodes of one context only",
+            "Train with 'minimal' or 'terminus-2'; measure with evaluate.agent.kind = 'memory'",
+        )
     sampled = recipe.rollout_agent().temperature
     if sampled != ppo.temperature or ppo.temperature <= 0:
         raise UserError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from runtime.trajectory import Trajectory
 from trainer.analysis import Analysis
+from trainer.compare import compare_evaluations
 from trainer.evaluate import RESULT, Evaluation, missing, rate, read_evaluation, read_trajectories
 from trainer.metrics import read_metrics
 
@@ -36,6 +38,15 @@ _CURVES = (
     ("tokens_per_s", "tokens a second"),
     ("wait_s", "seconds waiting for rollouts"),
 )
+_SHARES = frozenset({"reward", "held_out_pass_rate", "clipfrac", "staleness_mean", "tokens_per_s", "wait_s"})
+"""Curves whose axis begins at 0: a small change must not look like a large one."""
+_COUNTS = {
+    "episodes_groups": "groups admitted",
+    "episodes_admitted": "admitted",
+    "episodes_trained": "trained on",
+    "episodes_dropped": "dropped: too old when they were taken",
+    "episodes_failed": "without a reward",
+}
 _ORDER = {"start": 0, "before_ppo": 1, "end": 3}
 _TITLES = {"start": "at the start", "before_ppo": "before PPO", "end": "at the end"}
 _STYLE = """
@@ -46,6 +57,7 @@ th:first-child, td:first-child { text-align: left; } img { max-width: 100%; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .pair > div { min-width: 0; }
 pre { background: #f6f6f4; padding: .5rem; white-space: pre-wrap; overflow-wrap: anywhere; margin: .25rem 0; }
 pre.seen { background: #fff; border-left: 3px solid #ccc; color: #555; }
+.about { color: #555; } .result { font-size: 1.15rem; }
 .passed { color: #18794e; } .failed { color: #b42318; }
 """
 
@@ -54,16 +66,16 @@ def write_report(run: Path) -> Path:
     """Make the report of a training run's directory, or of one evaluation's. Raises: OSError, UserError."""
     evaluations = _evaluations(run)
     metrics = read_metrics(run / "metrics.jsonl")
+    title, about = _about(run, evaluations)
     parts = [
-        f"<h1>{escape(run.name)}</h1>",
+        f"<h1>{escape(title)}</h1><p class=about>{escape(about)}</p>",
+        _result(evaluations),
         _rates(evaluations),
         _curves(metrics),
         _analyses(evaluations),
         _episodes(run, evaluations),
     ]
-    page = f"<!doctype html><meta charset=utf-8><title>{escape(run.name)}</title><style>{_STYLE}</style>" + "".join(
-        parts
-    )
+    page = f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>" + "".join(parts)
     fresh = run / f".{REPORT}.partial"
     fresh.write_text(page, encoding="utf-8")
     fresh.rename(run / REPORT)
@@ -76,6 +88,38 @@ def _evaluations(run: Path) -> dict[str, Evaluation]:
         return {"end": read_evaluation(run)}
     found = {path.parent.name: read_evaluation(path) for path in run.glob(f"evaluations/*/{RESULT}")}
     return dict(sorted(found.items(), key=lambda item: (_ORDER.get(item[0], 2), item[0])))
+
+
+def _about(run: Path, evaluations: Mapping[str, Evaluation]) -> tuple[str, str]:
+    """What was run: the recipe's name, or the directory's; and one line on it."""
+    path = run / "recipe.json"
+    if path.is_file():
+        recipe = json.loads(path.read_text(encoding="utf-8"))
+        about = (recipe.get("description"), f"model {recipe['model']['name']}", f"seed {recipe.get('seed')}")
+        return str(recipe["name"]), "; ".join(str(part) for part in about if part)
+    last = next(reversed(evaluations.values()), None)
+    if last is None:
+        return run.name, ""
+    agent = f"agent {last.settings.get('kind', 'minimal')}, {last.settings.get('max_turns')} turns at most"
+    return run.name, f"model {last.model or 'unknown'}; {agent}; {last.engine} sandboxes; seed {last.seed}"
+
+
+def _result(evaluations: Mapping[str, Evaluation]) -> str:
+    """The run in one sentence: the last evaluation against the first that graded enough of the same tasks."""
+    if not evaluations:
+        return ""
+    last = list(evaluations)[-1]
+    enough = sum(task.graded > 0 for task in evaluations[last].tasks) / 2
+    pairs = ((name, compare_evaluations(e, evaluations[last])) for name, e in evaluations.items() if name != last)
+    first, got = next(((name, got) for name, got in pairs if got.tasks and got.tasks >= enough), ("", None))
+    if got is None:
+        return ""
+    told = "" if got.decided else "; the interval holds 0: no difference can be told"
+    gain = f"{got.difference:+.1%} (95 % interval {got.low:+.1%} to {got.high:+.1%}) over {got.tasks} tasks"
+    return (
+        f"<p class=result>pass@1 {got.first:.1%} {escape(_title(first))}, <b>{got.second:.1%}</b>"
+        f" {escape(_title(last))}: {gain} that both graded{told}.</p>"
+    )
 
 
 def _rates(evaluations: Mapping[str, Evaluation]) -> str:
@@ -108,15 +152,21 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
     except ImportError:
         return "<h2>Training</h2><p>Install the extra 'plots' for curves.</p>"
     last = metrics[-1]
-    counts = [(name, f"{last[name]:g}") for name in sorted(last) if name.startswith("episodes_")]
+    counts = [(_count_title(name), f"{last[name]:g}") for name in _COUNTS if name in last]
+    counts += [(_count_title(n), f"{last[n]:g}") for n in sorted(last) if n.startswith("episodes_failed/")]
     return (
         f'<h2>Training</h2><img alt="curves of the training" src="data:image/png;base64,{image}">'
         f"<h3>Episodes</h3>{_table(('what became of them', 'episodes'), counts)}"
     )
 
 
+def _count_title(name: str) -> str:
+    return _COUNTS.get(name) or f"{_COUNTS['episodes_failed']}: {name.partition('/')[2]}"
+
+
 def _plot(metrics: Sequence[Mapping[str, Any]]) -> str:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     shown = [(name, title) for name, title in _CURVES if any(name in line for line in metrics)]
     rows = -(-len(shown) // 2)
@@ -126,8 +176,12 @@ def _plot(metrics: Sequence[Mapping[str, Any]]) -> str:
         points = [(line["step"], line[name]) for line in metrics if name in line]
         axes.plot(*zip(*points, strict=True), marker="." if len(points) < 60 else "", linewidth=1.2)
         axes.set_title(title, fontsize=10)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if name in _SHARES:
+            axes.set_ylim(bottom=0)
         axes.grid(visible=True, alpha=0.3)
     buffer = io.BytesIO()
+    figure.supxlabel("update", fontsize=9)
     figure.savefig(buffer, format="png", dpi=110)
     return base64.b64encode(buffer.getvalue()).decode()
 
@@ -140,33 +194,34 @@ def _analyses(evaluations: Mapping[str, Evaluation]) -> str:
         ("passed", lambda a: str(a.passed)),
         ("failed by a loop", lambda a: _percent(a.loops)),
         ("failed, turns exhausted", lambda a: _percent(a.exhausted)),
-        ("both", lambda a: _percent(a.loops_and_exhausted)),
+        ("failed by a loop that exhausted the turns", lambda a: _percent(a.loops_and_exhausted)),
         ("failed by an early wrong stop", lambda a: _percent(a.wrong_stops)),
-        ("malformed answers", lambda a: _percent(a.malformed)),
-        ("turns", lambda a: _number(a.mean_turns)),
+        ("malformed answers, of all", lambda a: _percent(a.malformed)),
+        ("turns an episode", lambda a: _number(a.mean_turns)),
         ("diversity after the first error: passed", lambda a: _number(a.diversity_passed)),
-        ("failed", lambda a: _number(a.diversity_failed)),
-        ("loops", lambda a: _number(a.diversity_loops)),
+        ("diversity after the first error: failed", lambda a: _number(a.diversity_failed)),
+        ("diversity after the first error: loops", lambda a: _number(a.diversity_loops)),
     ]
     head = ("", *(_title(name) for name in evaluations))
     rows = [(title, *(show(e.analysis) for e in evaluations.values())) for title, show in columns]
     types = sorted({name for e in evaluations.values() for name in e.analysis.recovery})
     recovery = [(name, *(_recovered(e.analysis, name) for e in evaluations.values())) for name in types]
     return (
-        "<h2>How episodes fail</h2><p>Shares are of failed episodes.</p>"
+        "<h2>How episodes fail</h2><p class=about>Shares are of failed episodes, and overlap. Diversity: different"
+        " commands / commands.</p>"
         + _table(head, rows)
         + "<h3>Recovery from the first error, by its type</h3>"
-        + _table(head, recovery)
+        + (_table(head, recovery) if recovery else "<p class=about>No command of a graded episode failed.</p>")
     )
 
 
 def _recovered(analysis: Analysis, name: str) -> str:
     got = analysis.recovery.get(name)
-    return "none" if got is None else f"{got.rate:.0%} ({got.recovered} of {got.episodes})"
+    return "\u2013" if got is None else f"{got.rate:.0%} ({got.recovered} of {got.episodes})"
 
 
 def _episodes(run: Path, evaluations: Mapping[str, Evaluation]) -> str:
-    """The same tasks before and after, those first that changed for the better."""
+    """The same tasks before and after: those first that changed for the better, and the one that fared worst."""
     if not evaluations:
         return ""
     place = run if (run / RESULT).exists() else run / "evaluations"
@@ -175,7 +230,8 @@ def _episodes(run: Path, evaluations: Mapping[str, Evaluation]) -> str:
         _first_of_each(read_trajectories(place if place == run else place / name)) for name in (names[0], names[-1])
     ]
     before, after = sides
-    tasks = sorted(after, key=lambda task: (not _passed(after[task]), _passed(before.get(task)), task))[:SHOWN_EPISODES]
+    ranked = sorted(after, key=lambda task: (not _passed(after[task]), _passed(before.get(task)), task))
+    tasks = [*ranked[: SHOWN_EPISODES - 1], *ranked[-1:]] if len(ranked) > SHOWN_EPISODES else ranked
     parts = ["<h2>Episodes</h2>"]
     for task in tasks:
         columns = [(names[-1], after[task])]
@@ -227,8 +283,8 @@ def _interval(value: float, low: float, high: float) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "none" if value is None else f"{value:.0%}"
+    return "\u2013" if value is None else f"{value:.0%}"
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}"
+    return "\u2013" if value is None else f"{value:.2f}"

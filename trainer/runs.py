@@ -78,7 +78,7 @@ async def carry_out_play(
     Raises: UserError, TaskInvalid, StoreError, ChatRejected, SandboxError.
     """
     out, recipe = Path(asked.out), msgspec.convert(asked.recipe, Recipe) if asked.recipe else None
-    agent = EVALUATE
+    agent = EVALUATE.model_copy(update={"kind": settings.agent.kind})
     if recipe is not None:
         agent = recipe.evaluation_agent() if asked.command == "evaluate" else recipe.rollout_agent()
     out.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from runtime.events import OnEvent, fan_out
 from runtime.limits import Limits
 from runtime.stage import Rejected
 from runtime.task import read_task
-from runtime.trajectory import decode
+from runtime.trajectory import decode, segments
 from sandbox.engine import Engine
 from trainer.arena import Arena
 from trainer.evaluate import RESULT, Evaluation, rate, read_evaluation, run_evaluation
@@ -136,7 +136,7 @@ class _Run:
         if not trajectories:
             raise UserError("--demonstrations", "the recipe fine-tunes, and no demonstration is given", "Give a file")
         self._tools.say(f"fine-tuning on {len(trajectories)} demonstrations")
-        examples = [example_of(trajectory, self._encoder) for trajectory in trajectories]
+        examples = [example_of(part, self._encoder) for whole in trajectories for part in segments(whole)]
 
         def work() -> None:
             metrics = fine_tune(

@@ -184,10 +184,12 @@ class ChatCheater:
         return await _episode(self._client, "cheat", sandbox, instruction=prompt.text, settings=self._settings, key=key)
 
 
-def chat_cast(client: Completer, *, temperature: float | None = None, max_tokens: int = 8192) -> Cast:
+def chat_cast(
+    client: Completer, *, temperature: float | None = None, max_tokens: int = 8192, agent: AgentSettings = SOLVE
+) -> Cast:
     """A full cast of chat players on one endpoint; `temperature` and `max_tokens` are those of the `chat` settings."""
     asker = Asker(client=client, temperature=temperature, max_tokens=max_tokens)
-    playing = _playing(temperature)
+    playing = _playing(agent, temperature)
     return Cast(
         drafter=ChatDrafter(asker),
         reviewer=ChatReviewer(asker),
@@ -201,11 +203,11 @@ def chat_cast(client: Completer, *, temperature: float | None = None, max_tokens
 
 def measured_solver(client: Completer, *, temperature: float | None = None) -> ChatSolver:
     """A policy whose pass rate is to be known."""
-    return ChatSolver(client, _playing(temperature), purpose="measure")
+    return ChatSolver(client, _playing(SOLVE, temperature), purpose="measure")
 
 
-def _playing(temperature: float | None) -> AgentSettings:
-    return SOLVE if temperature is None else SOLVE.model_copy(update={"temperature": temperature})
+def _playing(agent: AgentSettings, temperature: float | None) -> AgentSettings:
+    return agent if temperature is None else agent.model_copy(update={"temperature": temperature})
 
 
 def prompt_versions() -> dict[str, str]:

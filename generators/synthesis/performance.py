@@ -25,7 +25,8 @@ from generators.roles import RoleFailed
 from generators.synthesis.effect import Effect, Probe, effect_of
 from generators.synthesis.intents import draw_error
 from generators.synthesis.roles import Cast, Scene, Step
-from runtime.agent.episode import Episode, open_conversation
+from runtime.agent.episode import Episode
+from runtime.agent.minimal import open_conversation
 from runtime.agent.observation import observe
 from runtime.agent.parser import Command, Done, parse_action
 from runtime.agent.settings import AgentSettings
@@ -55,12 +56,17 @@ async def perform(
 
     Raises: RoleFailed, SandboxError; the subclasses of ChatError, but for an overflow of the context, which is an end.
     """
-    opening, prompt_version = open_conversation(instruction, agent_settings(settings))
+    opening = open_conversation(instruction, agent_settings(settings))
     probe = await Probe.attach(sandbox, session)
     stage = _Performance(cast, session, probe, settings, instruction, key)
-    stage.tokens = sum(estimate_tokens(message.content) for message in opening)
+    stage.tokens = sum(estimate_tokens(message.content) for message in opening.messages)
     ending = await stage.to_the_end()
-    return Episode(opening=opening, prompt_version=prompt_version, turns=tuple(stage.turns), failure=ending)
+    return Episode(
+        opening=opening.messages,
+        prompt_version=opening.prompt_version,
+        turns=tuple(stage.turns),
+        failure=ending,
+    )
 
 
 def answer_text(step: Step) -> str:

@@ -1,4 +1,4 @@
-"""The agent loop: think, one command, observe, until the agent says done or a limit is reached.
+"""The agent loop: ask, act, observe, until the agent says done or a limit is reached.
 
 Invariants:
 - The same loop, session and limits serve solving, rolling out and evaluating: everything that differs is in
@@ -7,7 +7,8 @@ Invariants:
   that end the run and not the episode (BudgetExhausted, ChatRejected) pass through.
 - The sandbox's death ends the episode; the agent never sees it.
 - The clock counts the model's time and the commands' time as those parts measured them, never our own queueing.
-- The history only grows. Each turn is handed to `on_turn` as soon as it is over.
+- The history only grows; an agent with memory ends a full one and begins another. What it then begins with stands in
+  the turn. Each turn is handed to `on_turn` as soon as it is over.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from runtime.agent.observation import observe
-from runtime.agent.parser import Command, Done, Malformed, correction, parse_action
+from runtime.agent.kind import Agent, Opening, agent_of
+from runtime.agent.parser import Command, Done, Malformed
 from runtime.agent.policy import Policy, PolicyTurn
 from runtime.agent.settings import AgentSettings
 from runtime.chat.messages import ChatMessage
-from runtime.chat.prompts import PromptLibrary
 from runtime.errors import ChatUnavailable, ContentFiltered, ContextOverflow
 from runtime.trajectory import Record, Trajectory, Turn
 from sandbox.engine import Session
@@ -44,8 +44,6 @@ GRADABLE = frozenset(
 
 OnTurn = Callable[[Turn], Awaitable[None]]
 
-_prompts = PromptLibrary("runtime.agent")
-
 
 class Episode(Record, frozen=True, kw_only=True):
     """What happened, before anybody graded it."""
@@ -63,7 +61,7 @@ class Episode(Record, frozen=True, kw_only=True):
     @property
     def commands(self) -> tuple[str, ...]:
         """Commands that were run to an observation, in order."""
-        return tuple(t.command for t in self.turns if t.action == "command" and t.observation is not None)
+        return tuple(t.command for t in self.turns if t.command and t.observation is not None)
 
     @property
     def model_s(self) -> float:
@@ -112,51 +110,57 @@ async def run_episode(
 
     Raises: BudgetExhausted, ChatRejected; what `on_turn` raises.
     """
-    opening, prompt_version = open_conversation(instruction, settings)
-    run = _Run(policy, session, settings, key, opening)
-    ending = await run.to_the_end(on_turn)
+    agent = agent_of(settings, session, policy.count_tokens)
+    opening = Opening(messages=(ChatMessage(role="user", content=instruction),), prompt_version="")
+    run = None
+    try:
+        opening = await agent.open(instruction)
+        run = _Run(agent, policy, settings, key, opening)
+        ending = await run.to_the_end(on_turn)
+    except SandboxLost as exc:
+        ending = _Ending(FailureClass.SANDBOX_LOST, str(exc))
+    except EngineFault as exc:
+        ending = _Ending(FailureClass.EXEC_ERROR, str(exc))
     return Episode(
-        opening=opening,
-        prompt_version=prompt_version,
-        turns=tuple(run.turns),
+        opening=opening.messages,
+        prompt_version=opening.prompt_version,
+        turns=tuple(run.turns) if run else (),
         failure=ending.failure,
         detail=ending.detail,
     )
 
 
-def open_conversation(instruction: str, settings: AgentSettings) -> tuple[tuple[ChatMessage, ...], str]:
-    """What every episode begins with, and the version of its system prompt."""
-    prompt = _prompts.render(
-        settings.prompt, command_timeout_s=f"{settings.command_timeout_s:g}", max_turns=settings.max_turns
-    )
-    opening = (ChatMessage(role="system", content=prompt.text), ChatMessage(role="user", content=instruction))
-    return opening, f"{prompt.name}@{prompt.version}:{prompt.sha256[:12]}"
-
-
 class _Run:
     """The state of one episode."""
 
-    def __init__(
-        self, policy: Policy, session: Session, settings: AgentSettings, key: str, opening: tuple[ChatMessage, ...]
-    ) -> None:
+    def __init__(self, agent: Agent, policy: Policy, settings: AgentSettings, key: str, opening: Opening) -> None:
         self.turns: list[Turn] = []
-        self._policy, self._session, self._settings, self._key = policy, session, settings, key
-        self._history: list[ChatMessage | PolicyTurn] = list(opening)
-        self._context_tokens = sum(policy.count_tokens(message.content) for message in opening)
+        self._agent, self._policy, self._settings, self._key = agent, policy, settings, key
+        self._opening = opening
+        self._history: list[ChatMessage | PolicyTurn] = []
+        self._fresh: tuple[ChatMessage, ...] = ()
+        self._context_tokens = 0
         self._clock_s = 0.0
         self._malformed = 0
         self._repeats = 0
         self._last: tuple[str, CommandResult] | None = None
+        self._begin(opening.messages)
+
+    def _begin(self, messages: tuple[ChatMessage, ...]) -> None:
+        """Begin a context."""
+        self._history = list(messages)
+        self._context_tokens = sum(self._policy.count_tokens(message.content) for message in messages)
 
     async def to_the_end(self, on_turn: OnTurn | None) -> _Ending:
         while len(self.turns) < self._settings.max_turns:
-            answer = self._out_of_room() or await self._ask()
+            answer = await self._out_of_room() or await self._ask()
             if isinstance(answer, _Ending):
                 return answer
             turn, ending = await self._carry_out(answer)
-            self.turns.append(turn)
+            self.turns.append(msgspec.structs.replace(turn, context=self._fresh))
+            self._fresh = ()
             if on_turn:
-                await on_turn(turn)
+                await on_turn(self.turns[-1])
             if ending:
                 return ending
         return _Ending(FailureClass.TURN_LIMIT, f"{self._settings.max_turns} turns")
@@ -169,12 +173,25 @@ class _Run:
     def _left_s(self) -> float:
         return self._settings.episode_deadline_s - self._clock_s
 
-    def _out_of_room(self) -> _Ending | None:
+    async def _out_of_room(self) -> _Ending | None:
         if self._left_s <= 0:
             return _Ending(FailureClass.AGENT_TIMEOUT, f"{self._clock_s:.0f} s of model and command time")
-        if self._room_tokens < self._settings.min_answer_tokens:
-            return _Ending(FailureClass.CONTEXT_LENGTH, f"{self._context_tokens} tokens are used")
+        used = self._context_tokens
+        if self._is_full() and not await self._renewed():
+            return _Ending(FailureClass.CONTEXT_LENGTH, f"{used} tokens are used")
         return None
+
+    def _is_full(self) -> bool:
+        return self._room_tokens < self._settings.min_answer_tokens
+
+    async def _renewed(self) -> bool:
+        """Let the agent begin a fresh context: whether it did, and there is room in it."""
+        answered = any(isinstance(entry, PolicyTurn) for entry in self._history)
+        fresh = await self._agent.renew(self._opening, self.turns) if answered else ()
+        if fresh:
+            self._begin(fresh)
+            self._fresh = fresh
+        return bool(fresh) and not self._is_full()
 
     async def _ask(self) -> PolicyTurn | _Ending:
         try:
@@ -185,6 +202,8 @@ class _Run:
                 key=f"{self._key}/{len(self.turns) + 1}",
             )
         except ContextOverflow as exc:
+            if await self._renewed():
+                return await self._ask()
             return _Ending(FailureClass.CONTEXT_LENGTH, str(exc))
         except ContentFiltered as exc:
             return _Ending(FailureClass.LLM_FILTERED, str(exc))
@@ -196,7 +215,7 @@ class _Run:
         return answer
 
     async def _carry_out(self, answer: PolicyTurn) -> tuple[Turn, _Ending | None]:
-        action = parse_action(answer.text)
+        action = self._agent.read(answer.text)
         turn = _turn(len(self.turns) + 1, answer, action.thought)
         if answer.finish in ("filtered", "abort"):
             failure = FailureClass.LLM_FILTERED if answer.finish == "filtered" else FailureClass.LLM_ERROR
@@ -208,34 +227,31 @@ class _Run:
                 return self._correct(turn, action)
             case Command():
                 self._malformed = 0
-                return await self._run_command(msgspec.structs.replace(turn, action="command", command=action.command))
+                turn = msgspec.structs.replace(turn, action="command", command=action.command)
+                return await self._act(turn, action)
 
     def _correct(self, turn: Turn, action: Malformed) -> tuple[Turn, _Ending | None]:
         self._malformed += 1
         cut = turn.finish == "length"
-        text = correction(action.problem, truncated_at=turn.completion_tokens if cut else None)
+        text = self._agent.correct(action, truncated_at=turn.completion_tokens if cut else None)
         turn = msgspec.structs.replace(turn, problem=action.problem, observation=self._show(text))
         if self._malformed < self._settings.max_malformed:
             return turn, None
         failure = FailureClass.OUTPUT_LENGTH if cut else FailureClass.PARSE
         return turn, _Ending(failure, f"{self._malformed} malformed answers in a row, the last: {action.problem}")
 
-    async def _run_command(self, turn: Turn) -> tuple[Turn, _Ending | None]:
-        timeout_s = min(self._settings.command_timeout_s, max(self._left_s, 1.0))
+    async def _act(self, turn: Turn, command: Command) -> tuple[Turn, _Ending | None]:
         try:
-            result = await self._session.run(turn.command, timeout_s=timeout_s)
+            acted = await self._agent.act(command, left_s=self._left_s)
         except SandboxLost as exc:
             return turn, _Ending(FailureClass.SANDBOX_LOST, str(exc))
         except EngineFault as exc:
             return turn, _Ending(FailureClass.EXEC_ERROR, str(exc))
-        self._clock_s += result.duration_s
-        text = observe(
-            result,
-            max_tokens=self._settings.observation_tokens,
-            count_tokens=self._policy.count_tokens,
-            timeout_s=timeout_s,
-        )
-        return _with_result(turn, result, self._show(text)), self._loop(turn.command, result)
+        self._clock_s += acted.result.duration_s
+        turn = _with_result(turn, acted.result, self._show(acted.observation))
+        if acted.done:
+            return msgspec.structs.replace(turn, action="done"), _Ending(FailureClass.OK)
+        return turn, self._loop(turn.command, acted.result)
 
     def _show(self, text: str) -> str:
         self._history.append(ChatMessage(role="user", content=text))
@@ -243,6 +259,8 @@ class _Run:
         return text
 
     def _loop(self, command: str, result: CommandResult) -> _Ending | None:
+        if not command:  # waiting, or a key: the deadline bounds it
+            return None
         this = (command, msgspec.structs.replace(result, duration_s=0.0))
         self._repeats = self._repeats + 1 if this == self._last else 1
         self._last = this

@@ -25,7 +25,7 @@ _MARKER = "[... {} bytes left out here ...]"
 
 def observe(result: CommandResult, *, max_tokens: int, count_tokens: Callable[[str], int], timeout_s: float) -> str:
     """The observation for `result`, its output within `max_tokens` as `count_tokens` counts them."""
-    shown, kept_bytes = _fit(result.output, max_tokens, count_tokens)
+    shown, kept_bytes = fit(result.output, max_tokens, count_tokens)
     lines = [_ending(result, timeout_s)]
     if result.shell_restarted:
         lines.append("note: the shell was restarted; its directory, variables and background jobs are gone")
@@ -43,8 +43,8 @@ def _ending(result: CommandResult, timeout_s: float) -> str:
     return f"exit code: {'none (it did not end by itself)' if result.exit_code is None else result.exit_code}"
 
 
-def _fit(output: str, max_tokens: int, count_tokens: Callable[[str], int]) -> tuple[str, int]:
-    """Head and tail within the limit, and how many bytes of `output` they hold."""
+def fit(output: str, max_tokens: int, count_tokens: Callable[[str], int]) -> tuple[str, int]:
+    """`output`, or head and tail of it within the limit, and how many of its bytes are shown."""
     tokens = count_tokens(output)
     if tokens <= max_tokens:
         return output, _size(output)

@@ -23,7 +23,7 @@ from runtime.chat.parse import Span, split_reasoning, strip_fence
 
 _TAGS = ("command", "action")
 
-Problem = Literal["no_action", "not_closed", "empty", "nul_byte"]
+Problem = Literal["no_action", "not_closed", "empty", "nul_byte", "json"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Malformed:
 
     problem: Problem
     thought: str = ""
+    detail: str = ""
+    """What exactly is wrong, where the answer is JSON (`json`)."""
 
 
 Action = Command | Done | Malformed

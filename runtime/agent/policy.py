@@ -2,7 +2,8 @@
 
 Contract (one suite, `tests/runtime/agent/policy_contract.py`, run by every implementation):
 - `act` answers the history and remembers nothing: all that a policy needs for the next turn stands in the history,
-  which only grows. A token-level policy finds the ids of its own turns there and never tokenises them again.
+  which only grows until an agent with memory begins another. A token-level policy finds the ids of its own turns there
+  and never tokenises them again.
 - Equal histories with equal keys are one call: acting again after a redelivery pays nothing and gives the same turn.
 - Cut, filtered and aborted answers are turns with their `finish`; no answer at all is one of the ChatErrors.
 """

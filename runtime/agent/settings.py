@@ -12,6 +12,8 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kind: Literal["minimal", "memory", "terminus-2"] = "minimal"
+    """Which agent: `runtime.agent.kind` tells them apart."""
     prompt: Literal["system", "terse"] = "system"
     """`terse` is one line, for small policies that learn the form from demonstrations."""
     max_turns: int = Field(default=16, ge=1)
@@ -24,6 +26,8 @@ class AgentSettings(BaseModel):
     """With less room than this no command fits any more: the episode ends as `context_length`."""
     observation_tokens: int = Field(default=1536, ge=16)
     """Output shown per command, head and tail. Typical episodes fit the context; sixteen full outputs would not."""
+    memory_tokens: int = Field(default=2048, ge=64)
+    """Length of the summary with which the agent `memory` begins a fresh context: an eighth of the default context."""
     command_timeout_s: float = Field(default=30.0, gt=0)
     """Under load ten seconds end honest commands; a time-out costs a turn, not the shell."""
     episode_deadline_s: float = Field(default=900.0, gt=0)

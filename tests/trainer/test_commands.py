@@ -61,6 +61,7 @@ def test_a_mistake_is_answered_in_one_line(capsys, arguments, told):
 @pytest.mark.namespace
 async def test_a_chat_model_is_measured_and_a_second_look_pays_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("TERMLOOM_AGENT__KIND", "memory")
     task = make_task(tmp_path / "tasks", "a")
     script = [Reply(text="<command>echo a > a.txt</command>"), Reply(text="<action>done</action>")]
     async with ScriptedServer(script) as server:
@@ -72,7 +73,7 @@ async def test_a_chat_model_is_measured_and_a_second_look_pays_nothing(tmp_path,
         assert server.calls["evaluate"] == 2
     assert "pass@1: 100.0% (100.0% to 100.0%) over 1 tasks" in capsys.readouterr().out
     result = read_evaluation(tmp_path / "out")
-    assert result.settings["max_turns"] == 5
+    assert (result.settings["max_turns"], result.settings["kind"]) == (5, "memory")
     assert (tmp_path / "out" / "report.html").exists()
 
 

@@ -31,6 +31,7 @@ from trainer.evaluate import (
     write_evaluation,
 )
 from trainer.report import write_report
+from trainer.screen import show_evaluation
 from trainer.rollout import RolloutContext
 
 
@@ -191,6 +192,31 @@ def test_the_page_escapes_what_is_not_ours(tmp_path):
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "do &lt;b&gt;it&lt;/b&gt;" in page
+
+
+def test_the_page_tells_the_run_in_one_sentence_that_few_tasks_cannot_tilt(tmp_path):
+    names = [str(i) for i in range(8)]
+    start = evaluation([task_result("0", [1.0]), *(task_result(name, [None]) for name in names[1:])])
+    before = evaluation([task_result(name, [0.0]) for name in names])
+    end = evaluation([task_result(name, [1.0]) for name in names])
+    for name, got in (("start", start), ("before_ppo", before), ("end", end)):
+        write_evaluation(got, [], tmp_path / "run" / "evaluations" / name)
+    page = write_report(tmp_path / "run").read_text()
+    assert "pass@1 0.0% before PPO, <b>100.0%</b> at the end: +100.0%" in page
+    assert "over 8 tasks" in page
+    assert "No command of a graded episode failed." in page
+
+
+def test_how_episodes_failed_is_printed_and_in_the_json(tmp_path, capsys):
+    lost = episode([command("x", 1), command("y", 0), DONE], passed=False)
+    won = episode([command("x", 1), command("y", 0), DONE], passed=True)
+    got = evaluation([task_result("t", [0.0, 1.0])], [lost, won])
+    assert show_evaluation(got, tmp_path, as_json=False) == 0
+    told = "failed: 1 of 2 (0% loop, 0% turns exhausted, 100% early wrong stop); recovered from an error: 1 of 2"
+    assert told in capsys.readouterr().out
+    show_evaluation(got, tmp_path, as_json=True)
+    shown = json.loads(capsys.readouterr().out)["analysis"]
+    assert (shown["wrong_stops"], shown["recovery"]["any"]) == (1.0, {"episodes": 2, "recovered": 1})
 
 
 @pytest.mark.namespace

@@ -78,6 +78,8 @@ def test_termigen_as_published():
         (PPO + "[agent]\nmax_turns = 0", r"agent\.max_turns: 0 is refused"),
         (PPO + "[rollout]\nbound = 2", r"ppo\.behaviour_cap: is not set while rollout\.bound is 2"),
         (PPO + "[agent]\ntemperature = 1.0", "sampled at 1 and learned from at 0.7"),
+        (PPO + "[agent]\nkind = 'memory'", r"agent\.kind: 'memory' begins fresh contexts"),
+        (PPO + "[agent]\nkind = 'minimum'", r"agent\.kind: 'minimum' is refused"),
         (PPO + "[rollout]\ngroup_size = 0", r"rollout\.group_size: 0 is refused"),
         (PPO.replace("[ppo]", ""), "neither an 'sft' nor a 'ppo' table"),
         ("name = ", "not TOML"),
@@ -86,6 +88,11 @@ def test_termigen_as_published():
 def test_what_is_wrong_is_refused_by_name(tmp_path, text, problem):
     with pytest.raises(UserError, match=problem):
         load_recipe(written(tmp_path, text))
+
+
+def test_an_agent_with_memory_can_be_measured(tmp_path):
+    recipe = load_recipe(written(tmp_path, PPO + "[evaluate]\nagent = { kind = 'memory' }"))
+    assert (recipe.rollout_agent().kind, recipe.evaluation_agent().kind) == ("minimal", "memory")
 
 
 def test_a_bound_with_the_decoupled_objective_is_fine(tmp_path):

@@ -49,6 +49,16 @@ async def test_the_reward_comes_from_what_was_left_behind(world, tmp_path):
     assert await world[0].inventory() == []
 
 
+async def test_a_terminus_agent_is_rolled_out_and_graded_alike(world, tmp_path):
+    typed = '{"analysis": "", "plan": "", "commands": [{"keystrokes": "echo a > a.txt\\n", "duration": 1}]}'
+    claim = '{"analysis": "", "plan": "", "commands": [], "task_complete": true}'
+    agent = {"kind": "terminus-2"}
+    got = await play(asked(make_task(tmp_path, "a")), context(world, tmp_path, (typed, claim, claim), settings=agent))
+    assert (got.reward, got.failure) == (1.0, FailureClass.OK)
+    assert [turn.command for turn in got.turns] == ["echo a > a.txt", "", ""]
+    assert got.settings["kind"] == "terminus-2"
+
+
 async def test_an_episode_that_ran_out_of_turns_is_graded(world, tmp_path):
     got = await play(asked(make_task(tmp_path, "a")), context(world, tmp_path, RIGHT, settings={"max_turns": 1}))
     assert (got.reward, got.failure) == (1.0, FailureClass.TURN_LIMIT)
