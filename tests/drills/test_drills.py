@@ -26,7 +26,7 @@ from tests.machine import absent, base_environment, need_namespaces
 from tests.runtime.conftest import NatsServer
 from tests.runtime.daemon.served import end_of
 
-pytestmark = [pytest.mark.namespace, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.namespace
 
 
 @pytest.fixture(autouse=True)
