@@ -17,6 +17,8 @@ from sandbox.namespace.zygote.cgroups import Cgroups
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_S = 30.0
+_SPARE = 8
+"""Connections to an engine that are kept for the next request."""
 
 
 class Remains:
@@ -54,7 +56,16 @@ def nothing_left(root: Path) -> Iterator[Remains]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def descriptors(pid: int) -> int:
+@contextmanager
+def no_descriptor_left(pid: int) -> Iterator[None]:
+    """Around the work of a process that lives on. Some connections may be kept for the next request, or be closing."""
+    idle = _descriptors(pid)
+    yield
+    left = _descriptors(pid) - idle
+    assert left <= _SPARE, f"{left} descriptors more than before"
+
+
+def _descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
