@@ -154,7 +154,9 @@ async def _command_ms(sessions: list[Session], rounds: int) -> tuple[float, floa
     return statistics.median(times), cuts[18]
 
 
-async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path, idle_s: float = 20.0) -> None:
+async def measure(
+    choice: Choice, counts: list[int], *, cache: Path, state: Path, idle_s: float = 20.0, rounds: int = 300
+) -> None:
     """One row for each count. Raises: UserError when the machine has no room for so many."""
     rows = []
     for count in counts:

@@ -48,7 +48,8 @@ async def test_the_buses_are_measured_against_their_floors():
 async def test_sessions_are_measured_at_each_count(tmp_path: Path):
     need_namespaces()
     base_environment()
-    await sessions.measure("namespace", [1, 3], cache=default_cache(os.environ), state=tmp_path / "state", idle_s=0.1)
+    cache, state = default_cache(os.environ), tmp_path / "state"
+    await sessions.measure("namespace", [1, 3], cache=cache, state=state, idle_s=0.1, rounds=10)
     assert [row["open"] for row in kept()] == [1, 3]
 
 
