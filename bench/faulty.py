@@ -168,7 +168,9 @@ async def keep_it(message: Shelved, field: Field) -> list[Message]:
     return [Kept(item=message.item, run_id=RUN, number=message.number)]
 
 
-def stages() -> list[Stage]:
+def stages(*, deadline_s: float = 10.0) -> list[Stage]:
+    """`deadline_s` is how long a handler that hangs holds its place."""
+
     def stage(name: str, takes: type[Message], gives: type[Message], handler: Handler, slots: int) -> Stage:
         return Stage(
             name=name,
@@ -179,11 +181,11 @@ def stages() -> list[Stage]:
             slots=slots,
             attempts=12,
             backoff=Backoff(first_s=0.05, ceiling_s=1.0),
-            deadline_s=10.0,
+            deadline_s=deadline_s,
         )
 
     return [
-        stage("think", Sown, Thought, think, WINDOW),
+        stage("think", Sown, Thought, think, 16),
         stage("run", Thought, Ran, run, 16),
         stage("check", Ran, Checked, check, 16),
         stage("shelve", Checked, Shelved, shelve, 16),

@@ -23,6 +23,15 @@ if ! command -v nats-server >/dev/null; then
   fi
 fi
 
+if ! command -v ip >/dev/null; then
+  if as_root; then
+    echo "test: installing iproute2"
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iproute2 >/dev/null
+  else
+    missing "no ip on the path (Debian: apt-get install iproute2)"
+  fi
+fi
+
 if ! command -v chromedriver >/dev/null; then
   if as_root; then
     echo "test: installing chromium"

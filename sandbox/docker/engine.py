@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -81,12 +82,15 @@ class DockerEngine:
         await self._stack.aclose()  # not told of `exc`, which would come back wrapped in a group
 
     async def _remove_leftovers(self) -> None:
-        for remove, names in ((self.remove, self._sandboxes), (self.remove_image, self._frozen)):
-            for name in list(names):
-                try:
-                    await remove(name)
-                except SandboxError:
-                    continue  # stays listed by its labels, for the reaper
+        async with anyio.create_task_group() as group:  # the gate says how many at once
+            for sandbox_id in self._sandboxes:
+                group.start_soon(self._try, self.remove, sandbox_id)
+        for image in list(self._frozen):
+            await self._try(self.remove_image, image)
+
+    async def _try(self, remove: Callable[[str], Awaitable[None]], name: str) -> None:
+        with contextlib.suppress(SandboxError):  # stays listed by its labels, for the reaper
+            await remove(name)
 
     async def _forget_dead_images(self) -> None:
         filters = json.dumps({"label": [f"{labels.IMAGE}=frozen"]})

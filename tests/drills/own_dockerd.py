@@ -8,9 +8,10 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.drills.remains import descendants
 from tests.machine import absent
 
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "docker-engine.sh"
@@ -36,6 +37,24 @@ class Dockerd:
     def stop(self) -> None:
         subprocess.run([_SCRIPT, "stop"], env=self._environment, check=True, capture_output=True)
 
+    def bury(self) -> None:
+        """End what a killed engine forgets of itself: helpers of containers that it was making. They run nothing."""
+        for pid in self._shims():
+            idle = {"crun", "runc", "runc:[2:INIT]"}
+            running = [name for name in descendants(pid).values() if name not in idle]
+            assert running == [], f"a forgotten container runs {running}"
+            for each in (*descendants(pid), pid):
+                os.kill(each, signal.SIGKILL)
+
+    def _shims(self) -> list[int]:
+        found = []
+        for command in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = command.read_bytes().split(b"\0")
+                if b"shim" in words[0] and any(word.startswith(bytes(self._directory)) for word in words):
+                    found.append(int(command.parent.name))
+        return found
+
     def containers(self) -> list[str]:
         return self._asked("ps", "--all", "--format", "{{.Names}}")
 
@@ -58,4 +77,5 @@ def own_dockerd() -> Iterator[Dockerd]:
         yield engine
     finally:
         engine.stop()
+        engine.bury()
         shutil.rmtree(directory)

@@ -17,6 +17,8 @@ from sandbox.namespace.zygote.cgroups import Cgroups
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_S = 30.0
+_SPARE = 8
+"""Connections to an engine that are kept for the next request."""
 
 
 class Remains:
@@ -43,7 +45,7 @@ class Remains:
 @contextmanager
 def nothing_left(root: Path) -> Iterator[Remains]:
     """Around a drill whose processes keep their state below `root`; they have been told to end when this ends."""
-    before, libc = _descendants(), ctypes.CDLL(None, use_errno=True)
+    before, libc = descendants(os.getpid()), ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         remains = Remains(root)
@@ -54,12 +56,21 @@ def nothing_left(root: Path) -> Iterator[Remains]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def descriptors(pid: int) -> int:
+@contextmanager
+def no_descriptor_left(pid: int) -> Iterator[None]:
+    """Around the work of a process that lives on. Some connections may be kept for the next request, or be closing."""
+    idle = _descriptors(pid)
+    yield
+    left = _descriptors(pid) - idle
+    assert left <= _SPARE, f"{left} descriptors more than before"
+
+
+def _descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
-def _descendants() -> dict[int, str]:
-    """Process ids and names below this process."""
+def descendants(of: int) -> dict[int, str]:
+    """Process ids and names below a process."""
     parents, names = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -67,7 +78,7 @@ def _descendants() -> dict[int, str]:
             pid = int(stat.parent.name)
             parents[pid], names[pid] = int(rest.split()[1]), head.partition("(")[2]
     found: dict[int, str] = {}
-    level = {os.getpid()}
+    level = {of}
     while level:
         level = {pid for pid, parent in parents.items() if parent in level}
         found |= {pid: names[pid] for pid in level}
@@ -76,7 +87,7 @@ def _descendants() -> dict[int, str]:
 
 def _await_ends(before: dict[int, str]) -> None:
     """See every process end that came since, and bury what was adopted."""
-    while left := {pid: name for pid, name in _descendants().items() if pid not in before}:
+    while left := {pid: name for pid, name in descendants(os.getpid()).items() if pid not in before}:
         for pid, name in left.items():
             with suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(pid)

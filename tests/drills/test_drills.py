@@ -21,12 +21,12 @@ from tests.drills.cable import Cable
 from tests.drills.drill_jobs import word
 from tests.drills.moments import Chance, DrillDaemon, DrillWorker, count_for, moments, submit, undisturbed
 from tests.drills.own_dockerd import own_dockerd
-from tests.drills.remains import descriptors, nothing_left
+from tests.drills.remains import no_descriptor_left, nothing_left
 from tests.machine import absent, base_environment, need_namespaces
 from tests.runtime.conftest import NatsServer
 from tests.runtime.daemon.served import end_of
 
-pytestmark = [pytest.mark.namespace, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.namespace
 
 
 @pytest.fixture(autouse=True)
@@ -78,13 +78,14 @@ async def test_a_worker_is_killed(tmp_path: Path, moments: int):
         DrillDaemon(tmp_path, "--bus", nats.url) as daemon,
     ):
         workers = [DrillWorker(tmp_path, f"worker{n}", nats.url) for n in range(2)]
-        job = await submit(daemon.client, tmp_path / "out", count=count)
-        for moment in range(moments):
-            await chance.moment(daemon.client, job)
-            left.look()
-            workers[moment % 2].stop(signal.SIGKILL)
-            workers[moment % 2] = DrillWorker(tmp_path, f"worker{moment % 2}", nats.url)
-        assert (await end_of(daemon.client, job))["result"]["items"] == undisturbed(count)
+        with no_descriptor_left(daemon.pid):
+            job = await submit(daemon.client, tmp_path / "out", count=count)
+            for moment in range(moments):
+                await chance.moment(daemon.client, job)
+                left.look()
+                workers[moment % 2].stop(signal.SIGKILL)
+                workers[moment % 2] = DrillWorker(tmp_path, f"worker{moment % 2}", nats.url)
+            assert (await end_of(daemon.client, job))["result"]["items"] == undisturbed(count)
         assert [worker.stop() for worker in workers] == [0, 0]
         assert daemon.stop() == 0
 
@@ -94,8 +95,7 @@ async def test_a_worker_is_killed(tmp_path: Path, moments: int):
 async def test_the_bus_is_killed(tmp_path: Path, moments: int):
     count, chance = count_for(moments), Chance(103)
     with nothing_left(tmp_path), own_nats(tmp_path) as nats, DrillDaemon(tmp_path, "--bus", nats.url) as daemon:
-        idle = descriptors(daemon.pid)
-        with DrillWorker(tmp_path, "worker", nats.url) as worker:
+        with no_descriptor_left(daemon.pid), DrillWorker(tmp_path, "worker", nats.url) as worker:
             job = await submit(daemon.client, tmp_path / "out", count=count)
             for _ in range(moments):
                 await chance.moment(daemon.client, job)
@@ -104,7 +104,6 @@ async def test_the_bus_is_killed(tmp_path: Path, moments: int):
                 nats.start()
             assert (await end_of(daemon.client, job))["result"]["items"] == undisturbed(count)
             assert worker.stop() == 0
-        assert descriptors(daemon.pid) <= idle + 2
         assert daemon.stop() == 0
 
 
@@ -119,13 +118,14 @@ async def test_the_network_to_the_model_is_cut(tmp_path: Path, moments: int):
     async with ScriptedServer(answer) as server, Cable(urlsplit(server.base_url).port or 0) as cable:
         with nothing_left(tmp_path), DrillDaemon(tmp_path) as daemon:
             chat = {"base_url": f"http://127.0.0.1:{cable.port}/v1", "model": "scripted", "deadline_s": 2.0}
-            job = await submit(daemon.client, tmp_path / "out", count=count, chat=chat)
-            for _ in range(moments):
-                await chance.moment(daemon.client, job)
-                cable.cut(chance.draw.choice(["dropped", "mute"]))
-                await anyio.sleep(chance.draw.uniform(0.1, 3.0))
-                cable.mend()
-            assert (await end_of(daemon.client, job))["result"]["items"] == undisturbed(count)
+            with no_descriptor_left(daemon.pid):
+                job = await submit(daemon.client, tmp_path / "out", count=count, chat=chat)
+                for _ in range(moments):
+                    await chance.moment(daemon.client, job)
+                    cable.cut(chance.draw.choice(["dropped", "mute"]))
+                    await anyio.sleep(chance.draw.uniform(0.1, 3.0))
+                    cable.mend()
+                assert (await end_of(daemon.client, job))["result"]["items"] == undisturbed(count)
             assert daemon.stop() == 0
 
 
@@ -135,12 +135,13 @@ async def test_the_container_engine_is_killed(tmp_path: Path, moments: int):
     count, chance = count_for(moments), Chance(105)
     with nothing_left(tmp_path), own_dockerd() as engine:
         with DockerDaemon(tmp_path, "--set", f"sandbox.docker_url={engine.url}") as daemon:
-            job = await submit(daemon.client, tmp_path / "out", count=count)
-            for _ in range(moments):
-                await chance.moment(daemon.client, job)
-                engine.kill()
-                await anyio.sleep(chance.draw.uniform(0.0, 1.0))
-                await anyio.to_thread.run_sync(engine.start)
-            assert (await end_of(daemon.client, job))["result"]["items"] == undisturbed(count)
+            with no_descriptor_left(daemon.pid):
+                job = await submit(daemon.client, tmp_path / "out", count=count)
+                for _ in range(moments):
+                    await chance.moment(daemon.client, job)
+                    engine.kill()
+                    await anyio.sleep(chance.draw.uniform(0.0, 1.0))
+                    await anyio.to_thread.run_sync(engine.start)
+                assert (await end_of(daemon.client, job))["result"]["items"] == undisturbed(count)
             assert daemon.stop() == 0
         assert (engine.containers(), engine.networks()) == ([], ["bridge", "host", "none"])

@@ -13,7 +13,7 @@ from bench.soak import descriptors, open_ground, soak
 from sandbox.basebuild import default_cache
 from tests.machine import absent, base_environment, need_namespaces
 
-ITEMS = 600
+ITEMS = 500
 MORE = Chances(retry=0.05, bug=0.02, hang=0.002, lost_ack=0.05, lost_sandbox=0.3, slow=0.01, sandbox=0.08)
 
 
@@ -27,7 +27,7 @@ async def test_a_soak_loses_nothing_and_keeps_nothing(bus: str):
     base_environment()
     async with open_ground(bus, cache=default_cache(os.environ), url="") as ground:
         before = descriptors()
-        got = await soak(items=ITEMS, minutes=0.1, seed=7, chances=MORE, **ground)
+        got = await soak(items=ITEMS, minutes=0.08, seed=7, chances=MORE, deadline_s=5.0, **ground)
         assert descriptors() <= before
     assert got.ends == Counter(sown(number).item for number in range(ITEMS))
     assert got.result.pending == got.sandboxes_left == 0
