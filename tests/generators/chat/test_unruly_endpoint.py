@@ -11,7 +11,7 @@ from generators.chat.played import PlayedModel
 from runtime.chat.script import Reply
 from tests.machine import base_environment, need_namespaces
 
-REASONS = {"answer_unusable", "judge", "review", "unsolved", "unstated", "untested"}
+REASONS = {"answer_unusable", "review", "unsolved", "unstated", "untested"}
 """What may be wrong with a task of this model, or with what became of its answers on the way."""
 
 
