@@ -82,6 +82,7 @@ def _config(solved: Solved, seed: int) -> dict[str, object]:
                 "scenario": blueprint.scenario,
                 "tier": blueprint.tier,
                 "style": blueprint.style,
+                "persona": blueprint.persona,
                 "drawn_category": blueprint.category,
                 "families": list(blueprint.families),
                 "inventory": list(solved.examined.inventory),

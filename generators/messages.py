@@ -39,6 +39,8 @@ class Blueprint(Part, frozen=True, kw_only=True):
     """Instruction style: from exact to vague; `terse` is one short sentence a job."""
     families: tuple[str, ...] = ()
     """Only these task families, where there are families; empty: any that suit."""
+    persona: str = ""
+    """Who asks, by the way they write: one of the taxonomy's personas; empty: nobody in particular."""
 
 
 class Mistake(Part, frozen=True, kw_only=True):

@@ -141,8 +141,8 @@ def _yield(name: str, ends: Sequence[Message]) -> FamilyYield:
     )
 
 
-def show(yields: Sequence[FamilyYield]) -> int:
-    """The table; 1 when anything was rejected."""
+def show(yields: Sequence[FamilyYield], *, seeds: int) -> int:
+    """The table; 1 when not every task is certified."""
     from rich.console import Console
 
     rows = [
@@ -150,11 +150,11 @@ def show(yields: Sequence[FamilyYield]) -> int:
         for y in yields
     ]
     Console(width=None if sys.stdout.isatty() else 160).print(table(("family", "certified", "rejected"), rows))
-    certified = sum(y.certified for y in yields)
-    failures = [failure for y in yields for failure in y.failures]
-    lines = [*failures, f"{certified} of {certified + len(failures)} tasks certified, {len(yields)} families"]
+    certified, failures = sum(y.certified for y in yields), [failure for y in yields for failure in y.failures]
+    left = seeds * len(yields) - certified - len(failures)
+    lines = [*failures, f"{certified} tasks of {len(yields)} families certified, {len(failures)} rejected, {left} left"]
     sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if failures else 0
+    return 1 if failures or left else 0
 
 
 @app.default
@@ -186,7 +186,7 @@ async def main(
             ends = await sweep(
                 blueprints(families, seeds), engine=opened, store=store, settings=settings, on_event=on_event
             )
-    return show(by_family(families, ends))
+    return show(by_family(families, ends), seeds=seeds)
 
 
 def _named(name: str) -> Family:

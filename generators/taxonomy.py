@@ -1,4 +1,4 @@
-"""What tasks are about: categories, complexities, scenarios, tools; and the seeded draw of one blueprint.
+"""What tasks are about: categories, complexities, scenarios, tools, personas; and the seeded draw of one blueprint.
 
 Invariants:
 - A draw depends on (seed, index, filters, taxonomy version) alone: no draw sees another one.
@@ -49,6 +49,14 @@ class Names(Entry, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
+class Persona(Entry, frozen=True, kw_only=True):
+    """Who asks, by the way they write."""
+
+    name: str
+    voice: str
+    closings: tuple[str, ...]
+
+
 class Taxonomy(Entry, frozen=True, kw_only=True):
     version: int
     tiers: tuple[Tier, ...]
@@ -57,6 +65,10 @@ class Taxonomy(Entry, frozen=True, kw_only=True):
     categories: tuple[Category, ...]
     scenarios: Names
     styles: Names
+    personas: tuple[Persona, ...]
+
+    def persona(self, name: str) -> Persona:
+        return next(persona for persona in self.personas if persona.name == name)
 
     def tier_of(self, area: str) -> int:
         return next(tier.number for tier in self.tiers if area in tier.areas)
@@ -74,11 +86,25 @@ class Taxonomy(Entry, frozen=True, kw_only=True):
         style: str = "",
         families: tuple[str, ...] = (),
     ) -> Blueprint:
-        """Draw the blueprint of item `index`. Empty filters mean all; complexities are equally likely.
+        """Draw the blueprint of item `index` below `seed`; the rest as in `draw_item`."""
+        return self.draw_item(
+            derive_seed(seed, index), index, categories=categories, levels=levels, style=style, families=families
+        )
+
+    def draw_item(
+        self,
+        item_seed: int,
+        index: int,
+        *,
+        categories: Collection[str] = (),
+        levels: Collection[int] = (),
+        style: str = "",
+        families: tuple[str, ...] = (),
+    ) -> Blueprint:
+        """Draw the blueprint of the item with this seed. Empty filters mean all; complexities are equally likely.
 
         Raises: UserError for a category, level or style that does not exist.
         """
-        item_seed = derive_seed(seed, index)
         category = _pick(item_seed, "category", self._wanted_categories(categories))
         complexity = _pick(item_seed, "complexity", self._wanted_complexities(levels))
         allowed = [level for level in complexity.levels if not levels or level in levels]
@@ -94,6 +120,7 @@ class Taxonomy(Entry, frozen=True, kw_only=True):
             level=_pick(item_seed, "level", allowed),
             style=style or _pick(item_seed, "style", self.styles.names),
             families=families,
+            persona=_pick(item_seed, "persona", self.personas).name,
         )
 
     def _wanted_categories(self, names: Collection[str]) -> list[Category]:

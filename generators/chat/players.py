@@ -25,6 +25,7 @@ from generators.chat.answers import (
 )
 from generators.messages import Blueprint, Draft, Environment, Reference, Truth
 from generators.roles import Cast, Judgement, Played, Review, RoleFailed
+from generators.taxonomy import load_taxonomy
 from runtime.agent.episode import run_episode
 from runtime.agent.policy import ChatPolicy
 from runtime.agent.settings import SOLVE, AgentSettings
@@ -36,7 +37,9 @@ from sandbox.base import BASE_DOCKERFILE, BASE_PACKAGES, SERVICE_PACKAGES, base_
 from sandbox.engine import Sandbox
 from sandbox.services import entry_point
 
-PROMPTS = ("draft", "review", "furnish", "examine", "judge", "cheat")
+STYLES = ("style_exact", "style_conversational", "style_brief", "style_vague")
+"""How a request is worded, one template a style: from the exact one to the way people really ask."""
+PROMPTS = ("draft", "review", "furnish", "examine", "judge", "cheat", *STYLES)
 
 _CLOSE_TIMEOUT_S = 10.0
 _TEMPERATURES = {"draft": 1.0}
@@ -78,7 +81,15 @@ class ChatDrafter:
 
     async def draft(self, blueprint: Blueprint, *, feedback: Sequence[str] = ()) -> Draft:
         nonce = f"{blueprint.seed}/{len(feedback)}"
-        answer = await self._asker.ask("draft", DraftAnswer, nonce=nonce, blueprint=blueprint, feedback=feedback)
+        answer = await self._asker.ask(
+            "draft",
+            DraftAnswer,
+            nonce=nonce,
+            blueprint=blueprint,
+            style=_library.render(f"style_{blueprint.style}").text,
+            voice=load_taxonomy().persona(blueprint.persona).voice if blueprint.persona else "",
+            feedback=feedback,
+        )
         strings = (text.strip() for text in answer.truth_strings)
         return Draft(
             title=answer.title,
@@ -151,7 +162,13 @@ class ChatJudge:
 
     async def judge(self, draft: Draft, environment: Environment, final_tests: str) -> Judgement:
         answer = await self._asker.ask(
-            "judge", JudgementAnswer, nonce="", draft=draft, files=_shown(environment), final_tests=final_tests
+            "judge",
+            JudgementAnswer,
+            nonce="",
+            draft=draft,
+            dockerfile=environment.dockerfile,
+            files=_shown(environment),
+            final_tests=final_tests,
         )
         return Judgement(unstated=answer.unstated, untested=answer.untested)
 

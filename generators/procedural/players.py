@@ -54,7 +54,7 @@ class ProceduralExaminer:
 
 
 class ProceduralJudge:
-    """Every absolute path in a test must be named in the instruction or lie in the environment."""
+    """Every absolute path in a test must be named in the instruction or in a prepared file, or lie in the environment."""
 
     async def judge(self, draft: Draft, environment: Environment, final_tests: str) -> Judgement:
         return Judgement(unstated=unstated_paths(draft.instruction, environment, final_tests))
@@ -64,6 +64,8 @@ def unstated_paths(instruction: str, environment: Environment, tests: str) -> tu
     """Paths that the tests look at and an agent can hear of nowhere."""
     stated = set(_PATH.findall(instruction))
     stated |= {file.path.replace(CONTEXT_DIR, AGENT_HOME, 1) for file in environment.files}
+    for file in environment.files:
+        stated |= set(_PATH.findall(file.data.decode(errors="replace")))
     stated |= {parent for path in stated for parent in _parents(path)}
     return tuple(sorted(set(_PATH_LITERAL.findall(tests)) - stated))
 

@@ -2,7 +2,7 @@
 
 Nothing that a test looks at depends on the story; it only frames the asks. `style` chooses the wording: `exact` takes the
 most exact one under headings, `brief` drops the frame, `vague` takes the loosest, `terse` the shortest and nothing
-around it, anything else any but the exact one.
+around it, anything else any but the exact one. The persona has the last word.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from generators.messages import Blueprint
 from generators.procedural import words
 from generators.procedural.family import Piece
+from generators.taxonomy import load_taxonomy
 
 _OPENINGS = (
     "{name} from {team} is away this week and left a few things for us.",
@@ -71,7 +72,11 @@ def tell(rng: random.Random, blueprint: Blueprint, pieces: Sequence[Piece]) -> s
     linked = [asks[0], *(f"{links[min(n, 2)]} {ask}" for n, ask in enumerate(asks[1:]))]
     if blueprint.style == "brief":
         return _text(linked)
-    return _text([opening, *linked, rng.choice(_CLOSINGS)])
+    return _text([opening, *linked, rng.choice(_closings(blueprint.persona))])
+
+
+def _closings(persona: str) -> Sequence[str]:
+    return load_taxonomy().persona(persona).closings if persona else _CLOSINGS
 
 
 def _text(paragraphs: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ async def examine(message: Furnished, context: GenerationContext) -> Message:
         source = await cast.examiner.examine(message.blueprint, *parts, feedback=feedback)
         judgement = await cast.judge.judge(*parts, source)
         if not judgement.agreed:
-            reason, problem = "judge", _disagreement(judgement)
+            reason, problem = "unstated" if judgement.unstated else "untested", _disagreement(judgement)
         else:
             verdict = await bench.grade(image, final_suite(source), "untouched")
             reason, problem = objection(verdict)

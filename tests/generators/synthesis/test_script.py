@@ -69,7 +69,6 @@ def test_what_the_families_would_make_otherwise_is_not_theirs() -> None:
         dataclasses.replace(task, certificate=None),
         dataclasses.replace(task, instruction="Something else.\n"),
         dataclasses.replace(task, files=(*(f for f in task.files if f.path != solution.path), solution)),
-        changed(task, index=1),
         changed(task, item_seed=1),
         count_task(),
     ]
