@@ -76,7 +76,7 @@ class _Apart:
 
     def __init__(self, kind: str, work: JobWork, place: JobPlace) -> None:
         self._kind, self._work, self._place = kind, work, place
-        self._log = place.store.parent / "process.log"
+        self._log = place.notes_directory / "process.log"
         self._to_say, self._sayings = anyio.create_memory_object_stream[line.Said](float("inf"))
         self._lent: dict[int, anyio.CancelScope] = {}
         self._pending: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -63,16 +64,19 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Chart, ...]
 
 
-def charts(curves: Sequence[tuple[str, Sequence[Curve]]]) -> Charts:
-    """One chart for each name; what never moves from zero is left out. `curves`: a label and its curves.
+def charts(curves: Sequence[tuple[str, Sequence[Curve]]], *, stages: Sequence[str] = ()) -> Charts:
+    """One chart for each name; `curves`: a label and its curves, `stages`: their order, else by name.
 
-    Where anything is learnt, `first` is that and the rest are the others; else everything is first.
+    What never moves from zero is left out, unless a run is judged by it: a reward that stays at zero is news. Where
+    anything is learnt, `first` is that and the rest are the others; else everything is first.
     """
-    names = sorted({curve.name for _, group in curves for curve in group})
+    order = {stage: index for index, stage in enumerate(stages)}
+    found = {curve.name for _, group in curves for curve in group}
+    names = sorted(found, key=lambda name: (order.get(name.partition(".")[0], len(order)), name))
     drawn = {}
     for name in names:
         same = [(label, curve) for label, group in curves for curve in group if curve.name == name and curve.points]
-        if any(value for _, curve in same for _, value in curve.points):
+        if name in LEARNING or any(value for _, curve in same for _, value in curve.points):
             drawn[name] = _chart(name, same)
     learnt = tuple(drawn.pop(name) for name in LEARNING if name in drawn)
     rest = tuple(drawn.values())
@@ -98,8 +102,8 @@ def _chart(name: str, curves: Sequence[tuple[str, Curve]]) -> Chart:
         name=name,
         title=LEARNING.get(name, name),
         lines=tuple(lines),
-        low=_number(low),
-        high=_number(high),
+        low=_number(low, high - low),
+        high=_number(high, high - low),
         until=f"{_number(until)} {curves[0][1].unit}",
     )
 
@@ -118,5 +122,9 @@ def _place(x: float, y: float, low: float, high: float, until: float) -> tuple[s
     return f"{across * WIDTH:.1f}", f"{HEIGHT - up * HEIGHT:.1f}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _number(value: float, span: float = 0.0) -> str:
+    """For people; `span`: what it must be told apart from is so far away."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    digits = 3 if not span or not value else min(9, max(3, 2 + math.ceil(math.log10(abs(value) / span))))
+    return f"{value:.{digits}g}"
