@@ -15,6 +15,9 @@ _FEW = 40
 _FLAT = 0.5
 """A curve that moves by less than this share of its height is shown without the ground it stands on."""
 
+_SHARES = ("reward", "held_out_pass_rate")
+"""Shown from 0 to 1 where they are shares: how much is left to win is part of the picture."""
+
 LEARNING = {
     "reward": "reward of a batch",
     "held_out_pass_rate": "pass rate, held out",
@@ -25,8 +28,8 @@ LEARNING = {
     "clipfrac": "share of ratios clipped",
     "ratio_max": "largest ratio",
     "staleness_mean": "staleness, versions",
-    "behaviour_gap": "engine to learner gap, nats",
-    "explained_variance": "explained variance of the critic",
+    "behaviour_gap": "engine to learner gap",
+    "explained_variance": "explained variance",
     "tokens_per_s": "tokens a second",
     "wait_s": "waited for rollouts, s",
     "update_s": "update, s",
@@ -85,7 +88,8 @@ def charts(curves: Sequence[tuple[str, Sequence[Curve]]], *, stages: Sequence[st
 
 def _chart(name: str, curves: Sequence[tuple[str, Curve]]) -> Chart:
     xs = [x for _, curve in curves for x, _ in curve.points]
-    low, high = _range([y for _, curve in curves for _, y in curve.points])
+    ys = [y for _, curve in curves for _, y in curve.points]
+    low, high = (0.0, 1.0) if name in _SHARES and min(ys) >= 0.0 and max(ys) <= 1.0 else _range(ys)
     until = max(xs)
     lines = []
     for label, curve in curves:

@@ -150,9 +150,9 @@ class Pages:
         jobs = [self._jobs.get(name) for name in names if name]
         curves = [(job.job, await anyio.to_thread.run_sync(self._curves, job)) for job in jobs]
         settings = [self._jobs.settings_of(job).effective() | dict(flat(job.options)) for job in jobs]
-        results = [dict(flat(job.result)) for job in jobs]
+        results = [_rates(job) | dict(flat(job.result)) for job in jobs]
         differing = [
-            (key, [str(values.get(key, "")) for values in settings])
+            (key, [_shown(values.get(key)) for values in settings])
             for key in sorted({key for values in settings for key in values})
             if len({str(values.get(key, "")) for values in settings}) > 1
         ]
@@ -195,6 +195,18 @@ class Pages:
     def _shelf(self, request: Request) -> Shelf:
         job = self._job(request)
         return Shelf(title=job.job, address=f"/jobs/{job.job}/out", back=f"/jobs/{job.job}", library=self._library(job))
+
+
+def _rates(job: Job) -> dict[str, str]:
+    """Of an evaluation, with their intervals."""
+    return {
+        f"pass@{rate['k']}": f"{rate['value']:.1%} ({rate['low']:.1%} to {rate['high']:.1%}), {rate['tasks']} tasks"
+        for rate in job.result.get("rates", ())
+    }
+
+
+def _shown(value: Any) -> str:
+    return "" if value in (None, {}, []) else str(value)
 
 
 def _stage_names(job: Job) -> list[str]:
