@@ -40,10 +40,16 @@ def _check_train(settings: Settings, options: Options) -> None:
 
 
 def _place_train(settings: Settings, options: Options) -> JobPlace:
-    """The run has its metrics and checkpoints in its own directory; here are the daemon's notes about it."""
+    """The run has its metrics and checkpoints in its own directory, and no store."""
     out = Path(train_asked(options).out)
-    notes = settings.paths.state / "train" / key_of(out) / "store.sqlite"
-    return JobPlace(run_id=run_id("train", out), store=notes, out=out)
+    return JobPlace(
+        run_id=run_id("train", out), store=out / "store.sqlite", out=out, notes=_notes(settings, "train", out)
+    )
+
+
+def _notes(settings: Settings, command: str, out: Path) -> Path:
+    """Apart from the run's directory, where `metrics.jsonl` is the run's own."""
+    return settings.paths.state / command / key_of(out)
 
 
 async def _train(work: JobWork) -> dict[str, Any]:
@@ -114,7 +120,8 @@ def _check_play(command: Command, settings: Settings, options: Options) -> None:
 def _place_play(settings: Settings, options: Options) -> JobPlace:
     asked = play_asked(options)
     out = Path(asked.out)
-    return JobPlace(run_id=run_id(asked.command, out), store=out / "store.sqlite", out=out)
+    notes = _notes(settings, asked.command, out)
+    return JobPlace(run_id=run_id(asked.command, out), store=out / "store.sqlite", out=out, notes=notes)
 
 
 async def _play(work: JobWork) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from sandbox.reaper import reap
 ATTEMPTS = 3
 """Processes of one job, in one turn, that may die unexpectedly before the job has failed."""
 _PAUSE_S = 2.0
+_LEAVE_S = 20.0
+"""For a process that has said its last word to be gone."""
 _TAIL_BYTES = 2000
 
 
@@ -76,7 +78,7 @@ class _Apart:
 
     def __init__(self, kind: str, work: JobWork, place: JobPlace) -> None:
         self._kind, self._work, self._place = kind, work, place
-        self._log = place.store.parent / "process.log"
+        self._log = place.notes_directory / "process.log"
         self._to_say, self._sayings = anyio.create_memory_object_stream[line.Said](float("inf"))
         self._lent: dict[int, anyio.CancelScope] = {}
         self._pending: set[str] = set()
@@ -99,9 +101,10 @@ class _Apart:
                     ),
                 )
                 result = await self._converse(stream)
-                code = await process.wait()
+                with anyio.move_on_after(_LEAVE_S):
+                    await process.wait()
         if result is None:
-            raise ProcessDied(code, self._log)
+            raise ProcessDied(process.returncode, self._log)
         return result
 
     def drain(self, reason: str = "asked to") -> None:
@@ -227,7 +230,8 @@ async def _killed_in_the_end(process: Process) -> AsyncIterator[None]:
     finally:
         with anyio.CancelScope(shield=True):
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 

@@ -122,7 +122,7 @@ async def _carry_out(kind: JobKind, begin: line.Begin, settings: Settings, desk:
 
 async def _result(kind: JobKind, begin: line.Begin, settings: Settings, desk: _Desk) -> dict[str, Any]:
     place = kind.place(settings, begin.options)
-    directory = place.store.parent
+    directory = place.notes_directory
     with (
         logging_to(directory / "log.jsonl"),
         listening_to_calls(desk.called),

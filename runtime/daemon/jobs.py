@@ -282,7 +282,7 @@ class Jobs:
             self._on_call(note)
 
         with listening_to_calls(called):
-            async with metrics_lines(place.store.parent / "metrics.jsonl", live.tally):
+            async with metrics_lines(place.notes_directory / "metrics.jsonl", live.tally):
                 return await (run_apart(kind.name, work, place) if kind.apart else kind.run(work))
 
     async def _end(self, live: LiveJob, result: dict[str, Any]) -> None:

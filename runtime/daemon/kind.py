@@ -54,6 +54,12 @@ class JobPlace:
     run_id: str
     store: Path
     out: Path
+    notes: Path | None = None
+    """Directory for what the daemon writes about it: stages over time, the log of its process. None: the store's."""
+
+    @property
+    def notes_directory(self) -> Path:
+        return self.notes or self.store.parent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +15,9 @@ _FEW = 40
 _FLAT = 0.5
 """A curve that moves by less than this share of its height is shown without the ground it stands on."""
 
+_SHARES = ("reward", "held_out_pass_rate")
+"""Shown from 0 to 1 where they are shares: how much is left to win is part of the picture."""
+
 LEARNING = {
     "reward": "reward of a batch",
     "held_out_pass_rate": "pass rate, held out",
@@ -24,8 +28,8 @@ LEARNING = {
     "clipfrac": "share of ratios clipped",
     "ratio_max": "largest ratio",
     "staleness_mean": "staleness, versions",
-    "behaviour_gap": "engine to learner gap, nats",
-    "explained_variance": "explained variance of the critic",
+    "behaviour_gap": "engine to learner gap",
+    "explained_variance": "explained variance",
     "tokens_per_s": "tokens a second",
     "wait_s": "waited for rollouts, s",
     "update_s": "update, s",
@@ -63,16 +67,19 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Chart, ...]
 
 
-def charts(curves: Sequence[tuple[str, Sequence[Curve]]]) -> Charts:
-    """One chart for each name; what never moves from zero is left out. `curves`: a label and its curves.
+def charts(curves: Sequence[tuple[str, Sequence[Curve]]], *, stages: Sequence[str] = ()) -> Charts:
+    """One chart for each name; `curves`: a label and its curves, `stages`: their order, else by name.
 
-    Where anything is learnt, `first` is that and the rest are the others; else everything is first.
+    What never moves from zero is left out, unless a run is judged by it: a reward that stays at zero is news. Where
+    anything is learnt, `first` is that and the rest are the others; else everything is first.
     """
-    names = sorted({curve.name for _, group in curves for curve in group})
+    order = {stage: index for index, stage in enumerate(stages)}
+    found = {curve.name for _, group in curves for curve in group}
+    names = sorted(found, key=lambda name: (order.get(name.partition(".")[0], len(order)), name))
     drawn = {}
     for name in names:
         same = [(label, curve) for label, group in curves for curve in group if curve.name == name and curve.points]
-        if any(value for _, curve in same for _, value in curve.points):
+        if name in LEARNING or any(value for _, curve in same for _, value in curve.points):
             drawn[name] = _chart(name, same)
     learnt = tuple(drawn.pop(name) for name in LEARNING if name in drawn)
     rest = tuple(drawn.values())
@@ -81,7 +88,8 @@ def charts(curves: Sequence[tuple[str, Sequence[Curve]]]) -> Charts:
 
 def _chart(name: str, curves: Sequence[tuple[str, Curve]]) -> Chart:
     xs = [x for _, curve in curves for x, _ in curve.points]
-    low, high = _range([y for _, curve in curves for _, y in curve.points])
+    ys = [y for _, curve in curves for _, y in curve.points]
+    low, high = (0.0, 1.0) if name in _SHARES and min(ys) >= 0.0 and max(ys) <= 1.0 else _range(ys)
     until = max(xs)
     lines = []
     for label, curve in curves:
@@ -98,8 +106,8 @@ def _chart(name: str, curves: Sequence[tuple[str, Curve]]) -> Chart:
         name=name,
         title=LEARNING.get(name, name),
         lines=tuple(lines),
-        low=_number(low),
-        high=_number(high),
+        low=_number(low, high - low),
+        high=_number(high, high - low),
         until=f"{_number(until)} {curves[0][1].unit}",
     )
 
@@ -118,5 +126,9 @@ def _place(x: float, y: float, low: float, high: float, until: float) -> tuple[s
     return f"{across * WIDTH:.1f}", f"{HEIGHT - up * HEIGHT:.1f}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _number(value: float, span: float = 0.0) -> str:
+    """For people; `span`: what it must be told apart from is so far away."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    digits = 3 if not span or not value else min(9, max(3, 2 + math.ceil(math.log10(abs(value) / span))))
+    return f"{value:.{digits}g}"

@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from runtime.daemon.jobs import Jobs
+from runtime.daemon.kind import job_kinds
 from runtime.daemon.records import Job
 from runtime.daemon.state import Reporter
 from runtime.dashboard.census import census
@@ -114,7 +115,7 @@ class Pages:
             events=[] if live is None else list(reversed(live.log.latest(_EVENTS))),
             result=list(flat(job.result)),
             learning=charts([(job.job, learning)]),
-            charts=charts([(job.job, stages)]),
+            charts=charts([(job.job, stages)], stages=_stage_names(job)),
         )
 
     async def item(self, request: Request) -> Response:
@@ -149,9 +150,9 @@ class Pages:
         jobs = [self._jobs.get(name) for name in names if name]
         curves = [(job.job, await anyio.to_thread.run_sync(self._curves, job)) for job in jobs]
         settings = [self._jobs.settings_of(job).effective() | dict(flat(job.options)) for job in jobs]
-        results = [dict(flat(job.result)) for job in jobs]
+        results = [_rates(job) | dict(flat(job.result)) for job in jobs]
         differing = [
-            (key, [str(values.get(key, "")) for values in settings])
+            (key, [_shown(values.get(key)) for values in settings])
             for key in sorted({key for values in settings for key in values})
             if len({str(values.get(key, "")) for values in settings}) > 1
         ]
@@ -164,7 +165,10 @@ class Pages:
             results=[(key, [found.get(key, "") for found in results]) for key in merged_keys(results)],
             differing=differing,
             learning=charts([(name, learning) for name, (learning, _) in curves]),
-            charts=charts([(name, stages) for name, (_, stages) in curves]),
+            charts=charts(
+                [(name, stages) for name, (_, stages) in curves],
+                stages=[name for job in jobs for name in _stage_names(job)],
+            ),
         )
 
     def _yields(self, jobs: list[Job]) -> list[tuple[str, list[Mapping[str, Any] | None]]]:
@@ -182,7 +186,7 @@ class Pages:
     def _curves(self, job: Job) -> tuple[list[Curve], list[Curve]]:
         """What the job's run learnt, and how its stages went. Blocks."""
         place = self._jobs.place_of(job)
-        found = [curve for folder in {place.out, place.store.parent} for curve in Library(folder).curves()]
+        found = [curve for folder in {place.out, place.notes_directory} for curve in Library(folder).curves()]
         return [c for c in found if c.unit == "steps"], [c for c in found if c.unit != "steps"]
 
     def _library(self, job: Job) -> Library:
@@ -191,6 +195,24 @@ class Pages:
     def _shelf(self, request: Request) -> Shelf:
         job = self._job(request)
         return Shelf(title=job.job, address=f"/jobs/{job.job}/out", back=f"/jobs/{job.job}", library=self._library(job))
+
+
+def _rates(job: Job) -> dict[str, str]:
+    """Of an evaluation, with their intervals."""
+    return {
+        f"pass@{rate['k']}": f"{rate['value']:.1%} ({rate['low']:.1%} to {rate['high']:.1%}), {rate['tasks']} tasks"
+        for rate in job.result.get("rates", ())
+    }
+
+
+def _shown(value: Any) -> str:
+    return "" if value in (None, {}, []) else str(value)
+
+
+def _stage_names(job: Job) -> list[str]:
+    """In the order of the flow; none for a kind that no package makes any more."""
+    kind = job_kinds().get(job.kind)
+    return [stage.name for stage in kind.stages] if kind else []
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

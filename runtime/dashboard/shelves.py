@@ -116,7 +116,8 @@ def _task_view(task: Task) -> dict[str, Any]:
         certificate = json.loads(task.certificate)
     return {
         "instruction": task.instruction,
-        "files": [(file.path, text_of(file.data)) for file in _ordered(task)],
+        "files": [(file.path, text_of(file.data)) for file in _ordered(task) if not _is_material(file.path)],
+        "material": [(file.path, text_of(file.data)) for file in task.files if _is_material(file.path)],
         "certificate": certificate,
         "certificate_text": json.dumps(certificate, indent=2, ensure_ascii=False),
         "task_hash": task.hash(),
@@ -126,6 +127,11 @@ def _task_view(task: Task) -> dict[str, Any]:
             if not isinstance(value, dict)
         },
     }
+
+
+def _is_material(path: str) -> bool:
+    """What an environment is made from, of which there may be much."""
+    return path.startswith("environment/") and path != "environment/Dockerfile"
 
 
 def _ordered(task: Task) -> Sequence[Any]:

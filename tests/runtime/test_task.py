@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from runtime import tree as module
 from runtime.errors import TaskInvalid
-from runtime.task import Task, TaskConfig, read_task, write_task
+from runtime.task import Task, TaskConfig, pack_task, read_task, unpack_task, write_task
 from sandbox.spec import File
 
 CONFIG = {
@@ -66,6 +67,12 @@ def test_a_written_task_reads_back_equal(tmp_path: Path) -> None:
     again = read_task(tmp_path / "t")
     assert again == task
     assert again.hash() == task.hash()
+
+
+def test_a_packed_task_is_unpacked_equal_and_what_is_none_is_refused() -> None:
+    assert unpack_task(pack_task(make_task())) == make_task()
+    with pytest.raises(TaskInvalid, match=r"instruction\.md is missing"):
+        unpack_task(msgspec.msgpack.encode([File(path="task.toml", data=b"")]))
 
 
 def test_two_writes_give_the_same_bytes_and_modes_whatever_the_umask(tmp_path: Path) -> None:

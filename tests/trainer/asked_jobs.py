@@ -23,6 +23,8 @@ concurrency = 2
 epochs = {epochs}
 checkpoint_every = 1
 evaluate_every = 4
+[evaluate]
+agent = {{ max_turns = 1 }}
 [serve]
 engine = "torch"
 [ppo]

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from runtime.chat.script import Fault
 from runtime.chat.scripted import ScriptedServer
 from runtime.control import ctl
 from runtime.errors import UserError
@@ -52,7 +53,6 @@ async def test_a_training_job_outlives_the_daemon_and_is_followed_and_drained(tm
             await until(daemon.client, job, "step", times=2)
             told = await say("ps")
             assert told["jobs"][0]["numbers"]["step"] >= 2
-            assert {claim["limit"] for claim in told["limits"] if claim["size"]} >= {"run", "grade"}
             with pytest.raises(UserError, match="cannot be paused"):
                 await say("pause", job)
             daemon.stop(signal.SIGKILL)
@@ -126,3 +126,19 @@ async def test_an_evaluation_is_paused_and_an_item_with_slashes_is_explained_and
     assert end["state"] == "finished", end["detail"]
     attempts = read_evaluation(tmp_path / "measured").tasks[0].attempts
     assert [attempt.failure for attempt in attempts if attempt.reward is None] == ["cancelled"]
+
+
+async def test_an_evaluation_holds_places_in_the_daemons_limits_until_it_is_cancelled(tmp_path, say):
+    with anyio.fail_after(150):
+        async with ScriptedServer(lambda request, number: Fault(kind="stall")) as server:
+            with Daemon(tmp_path, "--set", "limits.run=2") as daemon:
+                job = (await daemon.client.post("jobs", body=measuring(tmp_path, server.base_url, attempts=3)))["job"]
+                while {each["limit"]: each["holding"] for each in (await say("ps"))["limits"]}["run"] < 2:
+                    await anyio.lowlevel.checkpoint()
+                told = await say("explain", f"{job}/a/0/0")
+                assert "holding 'run'" in told["items"][0]["waits_for"][0]
+                await say("cancel", job)
+                assert (await end_of(daemon.client, job))["state"] == "cancelled"
+                after = await say("ps")
+                assert [each["holding"] for each in after["limits"] if each["holding"]] == []
+                assert after["sandboxes"] == []

@@ -78,10 +78,13 @@ async def test_the_command_gives_the_job_to_the_daemon_and_the_same_set_comes_ou
             made = await command(daemon, "synthesize", tmp_path / "trajectories", "--tasks", str(tmp_path / "out"))
             assert made.returncode == 0, made.stderr
             assert b"job j2, in the daemon" in made.stderr
+            at_home = await command(daemon, "synthesize", tmp_path / "home", "--tasks", str(tmp_path / "out"), "--here")
+            assert at_home.returncode == 0, at_home.stderr
             await anyio.to_thread.run_sync(partial(worker.stop))
         await killed_at_random_moments(tmp_path)
     assert tree(tmp_path / "out") == tree(tmp_path / "alone")
     assert tree(tmp_path / "killed") == tree(tmp_path / "alone")
+    assert tree(tmp_path / "trajectories") == tree(tmp_path / "home")
     assert job_file(daemon.state, "j1")["state"] == "finished"
     assert len(Library(tmp_path / "trajectories").trajectories("trajectories.jsonl")) >= 2
     assert any("pieces of work" in line and " 0 pieces" not in line for line in worker.lines)
