@@ -236,17 +236,13 @@ async def _bases(settings: Settings) -> list[Finding]:
     from sandbox.base import SERVICE_PACKAGES
     from sandbox.basebuild import base_digest
 
-    findings = []
-    for what, packages, cost in (
-        ("base", (), "about a minute and 0.6 GB"),
-        ("base with services", SERVICE_PACKAGES, "about two minutes and 1.1 GB, when a task first has services"),
-    ):
+    bases = (("base", (), "a minute and 0.6 GB"), ("base with services", SERVICE_PACKAGES, "two minutes and 1.1 GB"))
+    found = list[Finding]()
+    for what, packages, cost in bases:
         made = (settings.paths.cache / "base" / base_digest(packages)).is_dir()
-        value = "made" if made else f"not made yet: {cost}"
-        findings.append(
-            Finding(check=what, level="ok" if made else "note", limit="made, or made when needed", value=value)
-        )
-    return findings
+        value = "made" if made else f"not made yet: takes about {cost}"
+        found.append(Finding(check=what, level="ok" if made else "note", limit="made when needed", value=value))
+    return found
 
 
 async def _state(settings: Settings) -> list[Finding]:

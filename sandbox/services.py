@@ -43,6 +43,7 @@ start() {
     fi
     sleep "$interval_s"
   done
+  kill -0 $! 2>/dev/null || fail "$name" "has ended"
 }
 
 fail() {

@@ -26,6 +26,12 @@ TESTS = "def test_inputs() -> None:\n    assert True\n"
             {"dockerfile": "", "initial_tests": TESTS, "files": [{"path": "a", "content": "?", "encoding": "base64"}]},
             "is not base64",
         ),
+        (EnvironmentAnswer, {"dockerfile": "", "initial_tests": TESTS, "packages": ["a; reboot"]}, "packages.0"),
+        (
+            EnvironmentAnswer,
+            {"dockerfile": "", "initial_tests": TESTS, "services": [{"name": "a", "command": "x", "check": "y"}] * 2},
+            "a name of its own",
+        ),
         (ReviewAnswer, {"environment_complexity": 9, "data_generatability": 1, "verification_determinism": 1}, "5"),
         (DraftAnswer, {"title": "", "instruction": "x", "difficulty": "easy"}, "at least 3"),
     ],

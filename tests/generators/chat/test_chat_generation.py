@@ -134,6 +134,29 @@ async def test_the_third_environment_is_certified_after_a_failed_build_and_faile
     assert "wc -l" in (task.text("solution/solve.sh") or "")
 
 
+async def test_a_service_that_fails_is_told_and_one_that_runs_is_there_for_the_solver(tmp_path: Path) -> None:
+    web = {
+        "name": "web",
+        "command": "python3 -m http.server 8000 --bind 127.0.0.1 --directory /home/agent",
+        "check": "curl -sf -o /dev/null http://127.0.0.1:8000/rows.txt",
+        "timeout_s": 60,
+    }
+    count = "<command>curl -s http://127.0.0.1:8000/rows.txt | wc -l > /home/agent/count.txt</command>"
+    endpoint = Endpoint(
+        furnish=[
+            GOOD_ENVIRONMENT | {"services": [web | {"command": "sh -c 'echo no such flag; exit 2'"}]},
+            GOOD_ENVIRONMENT | {"services": [web]},
+        ],
+        solve=[count, "<action>done</action>"],
+    )
+    summary = await run(endpoint, tmp_path)
+    assert len(summary.tasks) == 1
+    assert "service web ended before it was healthy" in endpoint.prompts["furnish"][1]
+    assert "no such flag" in endpoint.prompts["furnish"][1]
+    assert "started again on the final files when the tests run: web." in endpoint.prompts["examine"][0]
+    assert [service.name for service in read_task(tmp_path / "out" / summary.tasks[0].directory).services] == ["web"]
+
+
 async def test_a_temperature_and_a_length_are_everybodys(tmp_path: Path) -> None:
     endpoint = Endpoint()
     await run(endpoint, tmp_path, "chat.temperature=0.25", "chat.max_tokens=4000")
