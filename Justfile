@@ -70,6 +70,11 @@ format:
     .venv/bin/ruff check --fix .
     .venv/bin/ruff format .
 
+# Compare the learner's functions with verl's, AReaL's and peft's, in an environment of its own (about 3 GB)
+[group('quality')]
+parity *ARGS:
+    @scripts/parity.sh "$@"
+
 # Measure against floors in the same run
 [group('quality')]
 bench *ARGS:

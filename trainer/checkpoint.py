@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,28 +125,34 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
 
 def save_state(learner: Learner, directory: Path) -> None:
     """Write weights and moments; every process of a team takes part. Raises: OSError."""
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     learner.team.tell("save", directory=directory)
     with _quietly():
-        checkpoint.save(_state(learner), checkpoint_id=directory, no_dist=learner.team.size == 1)
+        save(_state(learner), checkpoint_id=directory, no_dist=learner.team.size == 1)
 
 
 def _load_state(learner: Learner, directory: Path) -> None:
     """Read weights and moments. Raises: CheckpointInvalid when they do not fit."""
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
         with _quietly():
-            saved = checkpoint.FileSystemReader(directory).read_metadata().state_dict_metadata.keys()
+            saved = FileSystemReader(directory).read_metadata().state_dict_metadata.keys()
             for model, optimiser, name in _trained(learner):
                 _make_room(model, optimiser, name, saved)
             state = _state(learner)
-            if unlike := sorted(saved ^ state.keys()):
-                raise ValueError(f"{unlike[0]} is in one of them only")
-            checkpoint.load(state, checkpoint_id=directory, no_dist=learner.team.size == 1)
+            _same_names(saved, state)
+            load(state, checkpoint_id=directory, no_dist=learner.team.size == 1)
     except (OSError, RuntimeError, ValueError) as error:
         raise CheckpointInvalid(directory.parent, f"does not fit this model: {error}") from error
+
+
+def _same_names(saved: Collection[str], state: Collection[str]) -> None:
+    """Raises: ValueError when one has what the other has not."""
+    if unlike := sorted({*saved} ^ {*state}):
+        raise ValueError(f"{unlike[0]} is in one of them only")
 
 
 def _trained(learner: Learner) -> Iterator[tuple[nn.Module, torch.optim.Optimizer, str]]:
@@ -179,7 +185,7 @@ def _make_room(model: nn.Module, optimiser: torch.optim.Optimizer, part: str, sa
 @contextmanager
 def _quietly() -> Iterator[None]:
     """One process alone is no reason for a warning; a failure is what went wrong first, not a collection."""
-    from torch.distributed.checkpoint import CheckpointException
+    from torch.distributed.checkpoint.api import CheckpointException
 
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
     try:

@@ -171,8 +171,8 @@ def _learner(recipe: Recipe, shape: Shape, count: int, devices: int) -> Iterator
 
 
 def _activations(recipe: Recipe, shape: Shape, *, again: bool) -> int:
-    """What the backward pass needs of the rows in work: all of it, or (`again`) the input of every layer, and the inside
-    of the one layer that is computed again."""
+    """What the backward pass needs of the rows in work: all of it, or (`again`) the input of every layer, and the
+    inside of the one layer that is computed again."""
     rows, alive = _row(recipe), _alive(recipe)
     ends = 8 * rows * shape.hidden
     if again:
@@ -244,7 +244,8 @@ def placement(recipe: Recipe, got: Estimate) -> Iterator[str]:
     elif got.learner_gpus == 1:
         yield "learner: one process on one device"
     else:
-        yield f"learner: {got.learner_gpus} processes, one a device; its leader keeps {got.host_gib:.1f} GiB on its host"
+        where = f"its leader keeps {got.host_gib:.1f} GiB on its host"
+        yield f"learner: {got.learner_gpus} processes, one a device; {where}"
 
 
 def train_command(recipe_path: str, got: Estimate) -> str:

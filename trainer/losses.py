@@ -140,7 +140,7 @@ def value_loss(
 
 
 Entropy = Literal["none", "value", "gradient"]
-"""Whether entropies are computed, and whether gradient flows through them: that doubles the work of the backward pass."""
+"""Whether entropies are computed, and whether gradient flows through them: that doubles the backward pass's work."""
 
 
 def token_logprobs(

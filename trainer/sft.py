@@ -88,7 +88,8 @@ def row_loss(scorer: nn.Module, targets: Targets, row: Row) -> Tensor:
     batch is the sum over its rows, divided by the sum of the weights."""
     packed, at = row
     logprobs, _ = scorer(packed_inputs(packed), at)
-    return -(logprobs * targets.weights.reshape(-1)[packed.source[0][at]]).sum()
+    loss: Tensor = -(logprobs * targets.weights.reshape(-1)[packed.source[0][at]]).sum()
+    return loss
 
 
 def fine_tune(

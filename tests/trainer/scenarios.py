@@ -70,9 +70,7 @@ def tuned(team, *, lora=None, **changes):
     one, seen = model(), []
     examples = [Example(id=s.id, ids=s.ids, weights=[0.5 * m for m in s.mask]) for s in make_samples(seed=4, count=11)]
     config = msgspec.structs.replace(SFTConfig(learning_rate=1e-2, batch=5, epochs=2, row_tokens=12), **changes)
-    fine_tune(
-        one, examples, config, team=team, lora=lora, on_step=lambda step, got: seen.append(got) or len(seen) == 5
-    )
+    fine_tune(one, examples, config, team=team, lora=lora, on_step=lambda step, got: seen.append(got) or len(seen) == 5)
     return seen, state(one)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainer.batch import collate
-from trainer.model import Critic, Scorer, policy_logprobs, small_llama
+from trainer.model import Critic, Scorer, policy_logprobs, recompute, small_llama
 from trainer.ppo import Learner, PPOConfig, TrainingDiverged
 from trainer.sample import Sample
 
@@ -126,6 +126,55 @@ def test_the_kl_tripwire_ends_the_epochs():
     one = learner(with_changes(policy_lr=0.3, max_kl=0.01, epochs=8))
     rewarded = [msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(episodes(one.policy))]
     assert one.update(rewarded)["kl_tripped"] == 1
+
+
+def test_the_ratio_tripwire_ends_the_epochs():
+    one = learner(with_changes(policy_lr=0.3, max_kl=1e9, max_ratio=1.5, epochs=8))
+    rewarded = [msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(episodes(one.policy))]
+    assert one.update(rewarded)["ratio_tripped"] == 1
+
+
+def test_the_entropy_bonus_reaches_the_weights():
+    entropies = []
+    for coefficient in (-0.5, 0.0, 0.5):
+        one = learner(with_changes(entropy_coef=coefficient, epochs=4, max_kl=1e9))
+        batch = episodes(one.policy)
+        one.update(batch)
+        _, spread = policy_logprobs(Scorer(one.policy), collate(batch), temperature=1.0, row_tokens=64, entropy="value")
+        entropies.append(float(spread.sum()))
+    assert entropies == sorted(set(entropies))
+
+
+def test_recomputed_activations_change_no_number():
+    results = []
+    for again in (False, True):
+        policy = small_llama(VOCABULARY, hidden=32, layers=2)
+        one = Learner(recompute(policy) if again else policy, Critic(copy.deepcopy(policy)), CONFIG)
+        results.append((one.update(episodes(one.policy)), weights(one.policy), weights(one.critic)))
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+    assert torch.equal(results[0][2], results[1][2])
+
+
+def test_bfloat16_is_what_is_computed_in_and_nothing_that_is_kept():
+    one = learner(with_changes(bf16=True, behaviour_cap=2.0))
+    batch, seen = episodes(one.policy), set()
+    for part in one.policy.modules():
+        if isinstance(part, torch.nn.Linear):
+            part.register_forward_hook(lambda part, inputs, out: seen.add(out.dtype))
+    before = weights(one.policy)
+    got = one.update([msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(batch)])
+    assert seen == {torch.bfloat16}
+    held = [value for state in one.policy_optimiser.state.values() for value in state.values()]
+    held += [*one.policy.parameters(), *one.critic.parameters()]
+    assert {value.dtype for value in held} == {torch.float32}
+    moved = (weights(one.policy) - before).abs()
+    assert 0 < float(moved[moved > 0].min()) < 2**-9 * float(before.abs().max()), (
+        "steps too small for bfloat16 are kept"
+    )
+    assert 0 < got["behaviour_gap"] < 0.05
+    exact = learner(with_changes(behaviour_cap=2.0)).update(batch)
+    assert got["entropy"] == pytest.approx(exact["entropy"], abs=0.02)
 
 
 @pytest.mark.parametrize("advantage", ["gae", "grpo", "rloo"])

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from trainer.advantages import gae, grpo, place_rewards, rloo
-from trainer.losses import policy_loss, reduce, token_logprobs, value_loss
 from trainer.lora import LoRAConfig, adapted, merged_weights
+from trainer.losses import policy_loss, reduce, token_logprobs, value_loss
 from trainer.model import small_llama
 
 LIMIT = 1e-6

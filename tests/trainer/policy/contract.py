@@ -27,7 +27,9 @@ def score(directory, prompt, ids, temperature):
         reward=0.0,
     )
     with torch.no_grad():
-        got, _ = policy_logprobs(Scorer(load_model(directory)), collate([sample]), temperature=temperature, row_tokens=4096)
+        got, _ = policy_logprobs(
+            Scorer(load_model(directory)), collate([sample]), temperature=temperature, row_tokens=4096
+        )
     return got[0, len(prompt) :]
 
 
