@@ -207,11 +207,13 @@ async def test_a_pool_finds_out_a_server_whose_weights_are_not_the_learners(open
 
 def kill(server):
     """End the server's processes as a power cut would; its keeper starts it again."""
-    port = server.rpartition(":")[2]
+    port, killed = server.rpartition(":")[2], 0
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         words = entry.read_bytes().split(b"\0")
         if b"sglang.launch_server" in words and port.encode() in words:
             os.kill(int(entry.parent.name), signal.SIGKILL)
+            killed += 1
+    assert killed
 
 
 async def test_the_loop_trains_through_a_real_server_that_is_killed_and_loses_nothing(open_client, server, tmp_path):
