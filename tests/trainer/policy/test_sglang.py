@@ -167,6 +167,12 @@ async def test_a_half_done_hand_over_keeps_the_server_out_until_it_has_all_the_w
             while pool.out:
                 await pool.generate([1], Sampling(max_tokens=1), request_id="until it is back")
             assert await client.unlike(path) == []
+            async with anyio.create_task_group() as group:
+                for i in range(8):
+                    long = Sampling(max_tokens=300)
+                    group.start_soon(lambda i=i, s=long: pool.generate([1], s, request_id=f"load/{i}"))
+                await anyio.wait_all_tasks_blocked()
+                assert [seat.running for seat in pool.router.seats] == [4, 4]
 
 
 async def test_weights_of_another_shape_never_reach_the_server(open_client, tmp_path):
