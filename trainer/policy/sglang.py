@@ -19,6 +19,7 @@ import secrets
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,6 +31,9 @@ from trainer.policy.sglang_weights import Refused, Road, checksums, from_disk, f
 
 if TYPE_CHECKING:
     import aiohttp
+
+_UNDO_S = 5.0
+"""For what must be asked of a server after a hand-over was given up."""
 
 
 class SGLangClient:
@@ -146,9 +150,10 @@ class SGLangClient:
             self._names.append(name)
             loaded = True
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(30):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_UNDO_S):
                 if not loaded:
-                    await self._post("/abort_request", {"abort_all": True})
+                    with suppress(Refused):
+                        await self._post("/abort_request", {"abort_all": True})
                 await self._post("/continue_generation", {})
         served = (await self._model())["weight_version"]
         if served != name:

@@ -92,7 +92,7 @@ async def _bracketed(post: Post, load: Callable[[], Awaitable[object]]) -> None:
         await load()
     finally:
         if brackets:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(10):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(5):
                 await post("/end_weight_update", {})
 
 
@@ -144,7 +144,7 @@ async def _broadcast(
 
         await _both(post("/update_weights_from_distributed", told), send)
     finally:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(10):
+        with anyio.CancelScope(shield=True), anyio.move_on_after(5):
             with suppress(PolicyUnavailable):
                 await post("/destroy_weights_update_group", {"group_name": name})
             await to_thread.run_sync(dist.destroy_process_group, group, abandon_on_cancel=True)
