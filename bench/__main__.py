@@ -51,8 +51,8 @@ def robustness(*, engine: Choice = "namespace", seeds: int = 3, demonstrations: 
     """Fine-tuning on planted mistakes and repairs against clean runs: recovery where the first command fails."""
     from bench.robustness import measure
 
-    sizes = {"seeds": range(seeds), "demonstrations": demonstrations, "tasks": tasks}
-    anyio.run(partial(measure, engine, **sizes, cache=default_cache(os.environ), state=_state()))
+    run = partial(measure, engine, seeds=range(seeds), demonstrations=demonstrations, tasks=tasks)
+    anyio.run(partial(run, cache=default_cache(os.environ), state=_state()))
 
 
 def _state() -> Path:

@@ -16,6 +16,7 @@ import random
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import torch
@@ -26,10 +27,11 @@ from trainer.model import small_llama
 from trainer.ppo import Learner, PPOConfig, TrainingDiverged
 from trainer.sample import Sample
 
+SAY = partial(print, flush=True)
 DIGITS, LENGTH = 10, 6
 _OPEN, _CLOSE = DIGITS, DIGITS + 1
 _PROMPT = 3
-_GROUP, _BATCH, _MEASURED = 8, 64, 200
+_GROUP, _BATCH, _MINIBATCH, _MEASURED = 8, 64, 64, 200
 ARMS = ("fresh", "decoupled", "coupled")
 
 
@@ -52,7 +54,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(
-    *, lag: int, updates: int, learning_rate: float, seeds: Sequence[int], say: Callable[[str], None] = print
+    *, lag: int, updates: int, learning_rate: float, seeds: Sequence[int], say: Callable[[str], None] = SAY
 ) -> dict[str, list[Curve]]:
     """Train each arm at each seed and print what came of it."""
     say(f"{updates} updates of {_BATCH} episodes, learning rate {learning_rate:g}, lag {lag}, {len(seeds)} seeds")
@@ -76,7 +78,7 @@ def train(arm: str, *, lag: int, updates: int, learning_rate: float, seed: int) 
         temperature=1.0,
         policy_lr=learning_rate,
         warmup_steps=0,
-        policy_minibatch=16,
+        policy_minibatch=_MINIBATCH,
         micro_batch=64,
         row_tokens=_BATCH * (_PROMPT + LENGTH),
         behaviour_cap=5.0 if arm == "decoupled" else None,

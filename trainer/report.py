@@ -97,9 +97,9 @@ def _about(run: Path, evaluations: Mapping[str, Evaluation]) -> tuple[str, str]:
         recipe = json.loads(path.read_text(encoding="utf-8"))
         about = (recipe.get("description"), f"model {recipe['model']['name']}", f"seed {recipe.get('seed')}")
         return str(recipe["name"]), "; ".join(str(part) for part in about if part)
-    last = next(reversed(evaluations.values()), None)
-    if last is None:
+    if not evaluations:
         return run.name, ""
+    last = list(evaluations.values())[-1]
     agent = f"agent {last.settings.get('kind', 'minimal')}, {last.settings.get('max_turns')} turns at most"
     return run.name, f"model {last.model or 'unknown'}; {agent}; {last.engine} sandboxes; seed {last.seed}"
 

@@ -31,8 +31,8 @@ from trainer.evaluate import (
     write_evaluation,
 )
 from trainer.report import write_report
-from trainer.screen import show_evaluation
 from trainer.rollout import RolloutContext
+from trainer.screen import show_evaluation
 
 
 def command(text, code=0, seen="", **more):
