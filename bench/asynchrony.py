@@ -22,6 +22,7 @@ from typing import Any
 
 import anyio
 import msgspec
+import torch
 
 from generators.demonstrate import demonstrations
 from runtime.agent.settings import AgentSettings
@@ -149,6 +150,7 @@ async def _run(engine: Engine, times: Times, bound: int) -> Run:
 
 
 async def _train(engine: Engine, times: Times, bound: int, directory: Path) -> Run:
+    torch.set_num_threads(1)  # the other core is for sandboxes and grading
     shown = list(demonstrations(count=64, seed=0, slips=0.0, levels=[1]))
     await anyio.to_thread.run_sync(make_policy, shown, directory / "model")
     encoder = Encoder(directory / "model" / "tokenizer.json", FORMATS["small"])

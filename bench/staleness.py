@@ -73,6 +73,7 @@ def measure(
 
 def train(arm: str, *, lag: int, updates: int, learning_rate: float, seed: int) -> Curve:
     """One learning curve. Deterministic in its arguments."""
+    torch.set_num_threads(1)  # the model is so small that a second thread would only spin
     config = PPOConfig(
         advantage="rloo",
         temperature=1.0,

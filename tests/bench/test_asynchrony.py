@@ -9,7 +9,7 @@ import pytest
 from bench.asynchrony import Times, measure
 from runtime.settings import PathSettings
 
-TINY = Times(samples=16, batch=4, bounds=(2,), concurrency=8, median_s=0.01, update_s=0.05)
+TINY = Times(samples=8, batch=4, bounds=(2,), concurrency=8, median_s=0.01, update_s=0.05)
 
 
 @pytest.mark.namespace

@@ -83,6 +83,7 @@ class Endpoint:
     def __call__(self, request: dict[str, Any], _number: int) -> Reply:
         messages = request["messages"]
         prompt = next(message["content"] for message in messages if message["role"] == "user")
+        prompt = prompt.rpartition("Task Description:\n")[2]
         role = next((role for opening, role in OPENINGS.items() if prompt.startswith(opening)), "solve")
         turn = sum(m["role"] == "assistant" for m in messages) if role in ("solve", "cheat") else self._calls[role]
         self._calls[role] += 1
@@ -131,6 +132,20 @@ async def test_the_third_environment_is_certified_after_a_failed_build_and_faile
     assert certificate.versions.players == "chat:scripted"
     assert set(certificate.versions.prompts) == set(OPENINGS.values())
     assert "wc -l" in (task.text("solution/solve.sh") or "")
+
+
+async def test_a_terminus_agent_solves_and_what_it_typed_is_the_reference(tmp_path: Path) -> None:
+    def typed(keys: str) -> dict[str, Any]:
+        return {"analysis": "", "plan": "", "commands": [{"keystrokes": keys, "duration": 1}], "task_complete": True}
+
+    endpoint = Endpoint(
+        solve=[typed("wc -l < rows.txt > /home/agent/count.txt\n")], cheat=[typed("echo 1 > /home/agent/count.txt\n")]
+    )
+    summary = await run(endpoint, tmp_path, "agent.kind=terminus-2")
+    assert len(summary.tasks) == 1
+    assert any("task_complete" in message["content"] for r in endpoint.requests for message in r["messages"])
+    script = read_task(tmp_path / "out" / summary.tasks[0].directory).text("solution/solve.sh")
+    assert script == "#!/bin/bash\nwc -l < rows.txt > /home/agent/count.txt\nwc -l < rows.txt > /home/agent/count.txt\n"
 
 
 async def test_a_temperature_and_a_length_are_everybodys(tmp_path: Path) -> None:
