@@ -39,7 +39,7 @@ def asynchrony(*, engine: Choice = "namespace", samples: int = 256) -> None:
 
 
 @app.command
-def staleness(*, lag: int = 8, updates: int = 80, learning_rate: float = 1e-2, seeds: int = 5) -> None:
+def staleness(*, lag: int = 2, updates: int = 80, learning_rate: float = 1e-3, seeds: int = 5) -> None:
     """Learning curves with fresh and with stale batches, with and without the decoupled objective."""
     from bench.staleness import measure
 
