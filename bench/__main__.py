@@ -47,7 +47,7 @@ def staleness(*, lag: int = 2, updates: int = 80, learning_rate: float = 1e-3, s
 
 
 @app.command
-def robustness(*, engine: Choice = "namespace", seeds: int = 3, demonstrations: int = 6000, tasks: int = 40) -> None:
+def robustness(*, engine: Choice = "namespace", seeds: int = 3, demonstrations: int = 8000, tasks: int = 40) -> None:
     """Fine-tuning on planted mistakes and repairs against clean runs: recovery where the first command fails."""
     from bench.robustness import measure
 

@@ -41,7 +41,7 @@ from trainer.tokens import FORMATS, Encoder
 SAY = partial(print, flush=True)
 ARMS = {"clean": 0.0, "injected": 0.5}
 """Share of demonstrations that begin with a mistake."""
-SFT = SFTConfig(learning_rate=2e-3, batch=32, epochs=1, weight_decay=0.01, max_tokens=512, row_tokens=1024)
+SFT = SFTConfig(learning_rate=2e-3, batch=16, epochs=1, weight_decay=0.01, max_tokens=512, row_tokens=1024)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
