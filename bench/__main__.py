@@ -40,7 +40,7 @@ def asynchrony(*, engine: Choice = "namespace", samples: int = 256) -> None:
 
 
 @app.command
-def staleness(*, lag: int = 8, updates: int = 80, learning_rate: float = 1e-2, seeds: int = 5) -> None:
+def staleness(*, lag: int = 2, updates: int = 80, learning_rate: float = 1e-3, seeds: int = 5) -> None:
     """Learning curves with fresh and with stale batches, with and without the decoupled objective."""
     from bench.staleness import measure
 
@@ -48,12 +48,12 @@ def staleness(*, lag: int = 8, updates: int = 80, learning_rate: float = 1e-2, s
 
 
 @app.command
-def robustness(*, engine: Choice = "namespace", seeds: int = 3, demonstrations: int = 6000, tasks: int = 40) -> None:
+def robustness(*, engine: Choice = "namespace", seeds: int = 3, demonstrations: int = 8000, tasks: int = 40) -> None:
     """Fine-tuning on planted mistakes and repairs against clean runs: recovery where the first command fails."""
     from bench.robustness import measure
 
-    sizes = {"seeds": range(seeds), "demonstrations": demonstrations, "tasks": tasks}
-    anyio.run(partial(measure, engine, **sizes, cache=default_cache(os.environ), state=_state()))
+    run = partial(measure, engine, seeds=range(seeds), demonstrations=demonstrations, tasks=tasks)
+    anyio.run(partial(run, cache=default_cache(os.environ), state=_state()))
 
 
 def _state() -> Path:

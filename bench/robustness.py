@@ -13,6 +13,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -37,9 +38,10 @@ from trainer.sft import SFTConfig, example_of, fine_tune
 from trainer.small import make_policy
 from trainer.tokens import FORMATS, Encoder
 
+SAY = partial(print, flush=True)
 ARMS = {"clean": 0.0, "injected": 0.5}
 """Share of demonstrations that begin with a mistake."""
-SFT = SFTConfig(learning_rate=2e-3, batch=32, epochs=1, weight_decay=0.01, max_tokens=512, row_tokens=1024)
+SFT = SFTConfig(learning_rate=2e-3, batch=16, epochs=1, weight_decay=0.01, max_tokens=512, row_tokens=1024)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ async def measure(
     tasks: int,
     cache: Path,
     state: Path,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = SAY,
 ) -> dict[str, list[Outcome]]:
     """Train and measure both arms at each seed; print each and what they come to."""
     say(f"{demonstrations} demonstrations an arm, {tasks} obstructed errands, seeds {', '.join(map(str, seeds))}")

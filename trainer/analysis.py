@@ -132,7 +132,8 @@ def _recovery(trajectories: Sequence[Trajectory]) -> dict[str, Recovery]:
 
 
 def _commands(trajectory: Trajectory) -> list[Turn]:
-    return [turn for turn in trajectory.turns if turn.action == "command"]
+    """Turns that ran something; an agent that types may also only have waited."""
+    return [turn for turn in trajectory.turns if turn.action == "command" and turn.command]
 
 
 def _passed(trajectory: Trajectory) -> bool:

@@ -47,6 +47,7 @@ _COUNTS = {
     "episodes_dropped": "dropped: too old when they were taken",
     "episodes_failed": "without a reward",
 }
+_NOTHING = "\u2013"
 _ORDER = {"start": 0, "before_ppo": 1, "end": 3}
 _TITLES = {"start": "at the start", "before_ppo": "before PPO", "end": "at the end"}
 _STYLE = """
@@ -85,7 +86,7 @@ def write_report(run: Path) -> Path:
 def _evaluations(run: Path) -> dict[str, Evaluation]:
     """By name, in the order of the run."""
     if (run / RESULT).exists():
-        return {"end": read_evaluation(run)}
+        return {"evaluation": read_evaluation(run)}
     found = {path.parent.name: read_evaluation(path) for path in run.glob(f"evaluations/*/{RESULT}")}
     return dict(sorted(found.items(), key=lambda item: (_ORDER.get(item[0], 2), item[0])))
 
@@ -97,11 +98,14 @@ def _about(run: Path, evaluations: Mapping[str, Evaluation]) -> tuple[str, str]:
         recipe = json.loads(path.read_text(encoding="utf-8"))
         about = (recipe.get("description"), f"model {recipe['model']['name']}", f"seed {recipe.get('seed')}")
         return str(recipe["name"]), "; ".join(str(part) for part in about if part)
-    last = next(reversed(evaluations.values()), None)
-    if last is None:
+    if not evaluations:
         return run.name, ""
+    last = list(evaluations.values())[-1]
     agent = f"agent {last.settings.get('kind', 'minimal')}, {last.settings.get('max_turns')} turns at most"
-    return run.name, f"model {last.model or 'unknown'}; {agent}; {last.engine} sandboxes; seed {last.seed}"
+    return (
+        f"Evaluation in {run.name}",
+        f"model {last.model or 'unknown'}; {agent}; {last.engine} sandboxes; seed {last.seed}",
+    )
 
 
 def _result(evaluations: Mapping[str, Evaluation]) -> str:
@@ -134,14 +138,14 @@ def _rates(evaluations: Mapping[str, Evaluation]) -> str:
             (
                 _title(name),
                 _interval(one.value, one.low, one.high),
-                _interval(most.value, most.low, most.high) + f" (k={most.k})",
+                _interval(most.value, most.low, most.high) + f" (k={most.k})" if most.k > 1 else _NOTHING,
                 str(one.tasks),
                 str(sum(task.graded for task in evaluation.tasks)),
                 apart or "none",
             )
         )
     head = ("evaluation", "pass@1, 95 % interval", "pass@k", "tasks", "graded attempts", "without a verdict")
-    return "<h2>Pass rates on held-out tasks</h2>" + _table(head, rows)
+    return "<h2>Pass rates</h2>" + _table(head, rows)
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -217,7 +221,7 @@ def _analyses(evaluations: Mapping[str, Evaluation]) -> str:
 
 def _recovered(analysis: Analysis, name: str) -> str:
     got = analysis.recovery.get(name)
-    return "\u2013" if got is None else f"{got.rate:.0%} ({got.recovered} of {got.episodes})"
+    return _NOTHING if got is None else f"{got.rate:.0%} ({got.recovered} of {got.episodes})"
 
 
 def _episodes(run: Path, evaluations: Mapping[str, Evaluation]) -> str:
@@ -283,8 +287,8 @@ def _interval(value: float, low: float, high: float) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "\u2013" if value is None else f"{value:.0%}"
+    return _NOTHING if value is None else f"{value:.0%}"
 
 
 def _number(value: float | None) -> str:
-    return "\u2013" if value is None else f"{value:.2f}"
+    return _NOTHING if value is None else f"{value:.2f}"

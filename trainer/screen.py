@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from trainer.analysis import Analysis
     from trainer.estimate import Card
     from trainer.evaluate import Evaluation
     from trainer.recipe import Recipe
@@ -32,7 +31,7 @@ def show_evaluation(got: Evaluation, report: Path, *, as_json: bool) -> int:
             write(f"pass@{one.k}: {one.value:.1%} ({one.low:.1%} to {one.high:.1%}) over {one.tasks} tasks")
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(apart.items()))
         write(f"without a verdict, in no rate: {reasons or 'none'}")
-        write(_failures(got.analysis))
+        write(_failures(got))
         write(f"report: {report}")
     return 1 if any(not task.graded for task in got.tasks) else 0
 
@@ -44,16 +43,6 @@ def show_trained(out: Path, report: Path, *, as_json: bool) -> int:
     else:
         say(f"the policy is in {out / 'policy'}, the report in {report}")
     return 0
-
-
-def _failures(analysis: Analysis) -> str:
-    """How episodes failed, and how many got over an error, in one line."""
-    shares = {"loop": analysis.loops, "turns exhausted": analysis.exhausted, "early wrong stop": analysis.wrong_stops}
-    told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share is not None)
-    errors = analysis.recovery.get("any")
-    recovered = f"{errors.recovered} of {errors.episodes}" if errors else "none of 0"
-    failed = f"failed: {analysis.episodes - analysis.passed} of {analysis.episodes}"
-    return f"{failed} ({told or 'nothing to tell'}); recovered from an error: {recovered}"
 
 
 def show_estimate(recipe: Recipe, path: Path, model: Path | None, tasks: int, *, as_json: bool) -> int:
@@ -142,3 +131,14 @@ def write(line: str) -> None:
 def write_json(value: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
+
+
+def _failures(got: Evaluation) -> str:
+    """How episodes failed, and how many got over an error, in one line."""
+    found = got.analysis
+    shares = {"loop": found.loops, "turns exhausted": found.exhausted, "early wrong stop": found.wrong_stops}
+    told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share is not None)
+    errors = found.recovery.get("any")
+    recovered = f"{errors.recovered} of {errors.episodes}" if errors else "none of 0"
+    failed = f"failed: {found.episodes - found.passed} of {found.episodes}"
+    return f"{failed} ({told or 'nothing to tell'}); recovered from an error: {recovered}"

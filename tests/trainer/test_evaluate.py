@@ -31,8 +31,8 @@ from trainer.evaluate import (
     write_evaluation,
 )
 from trainer.report import write_report
-from trainer.screen import show_evaluation
 from trainer.rollout import RolloutContext
+from trainer.screen import show_evaluation
 
 
 def command(text, code=0, seen="", **more):
@@ -115,6 +115,7 @@ def test_loops_exhaustion_and_wrong_stops_are_told_apart():
     stop = episode([command("ls"), DONE], passed=False)
     good = episode([command("x", 127), command("y"), command("z"), DONE], passed=True)
     assert [is_loop(e) for e in (loop, wander, stop, good)] == [True, False, False, False]
+    assert not is_loop(episode([command("")] * 6, passed=False))  # an agent that types may wait
     got = analyse([loop, wander, stop, good])
     assert (got.episodes, got.passed) == (4, 1)
     assert (got.loops, got.exhausted, got.loops_and_exhausted, got.wrong_stops) == pytest.approx(

@@ -84,6 +84,7 @@ class Endpoint:
     def __call__(self, request: dict[str, Any], _number: int) -> Reply:
         messages = request["messages"]
         prompt = next(message["content"] for message in messages if message["role"] == "user")
+        prompt = prompt.rpartition("Task Description:\n")[2]
         role = next((role for opening, role in OPENINGS.items() if prompt.startswith(opening)), "solve")
         turn = sum(m["role"] == "assistant" for m in messages) if role in ("solve", "cheat") else self._calls[role]
         self._calls[role] += 1
@@ -155,6 +156,20 @@ async def test_a_service_that_fails_is_told_and_one_that_runs_is_there_for_the_s
     assert "no such flag" in endpoint.prompts["furnish"][1]
     assert "started again on the final files when the tests run: web." in endpoint.prompts["examine"][0]
     assert [service.name for service in read_task(tmp_path / "out" / summary.tasks[0].directory).services] == ["web"]
+
+
+async def test_a_terminus_agent_solves_and_what_it_typed_is_the_reference(tmp_path: Path) -> None:
+    def typed(keys: str) -> dict[str, Any]:
+        return {"analysis": "", "plan": "", "commands": [{"keystrokes": keys, "duration": 1}], "task_complete": True}
+
+    endpoint = Endpoint(
+        solve=[typed("wc -l < rows.txt > /home/agent/count.txt\n")], cheat=[typed("echo 1 > /home/agent/count.txt\n")]
+    )
+    summary = await run(endpoint, tmp_path, "agent.kind=terminus-2")
+    assert len(summary.tasks) == 1
+    assert any("task_complete" in message["content"] for r in endpoint.requests for message in r["messages"])
+    script = read_task(tmp_path / "out" / summary.tasks[0].directory).text("solution/solve.sh")
+    assert script == "#!/bin/bash\nwc -l < rows.txt > /home/agent/count.txt\nwc -l < rows.txt > /home/agent/count.txt\n"
 
 
 async def test_a_temperature_and_a_length_are_everybodys(tmp_path: Path) -> None:
