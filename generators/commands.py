@@ -76,7 +76,7 @@ async def generate(
         "chat.base_url": base_url,
         "chat.model": model,
         "band.base_url": band_base_url,
-        "band.model": band_model,
+        "generate.band_model": band_model,
     }
     settings = common.settings(options=given)
     if common.dry_run:

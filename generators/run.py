@@ -28,7 +28,7 @@ from runtime.events import OnEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.runner import Runner, RunResult
-from runtime.settings import GenerateSettings, Section, Settings
+from runtime.settings import ChatSettings, GenerateSettings, Section, Settings
 from runtime.stage import Stage
 from runtime.store import Store
 from sandbox.engine import Engine
@@ -110,15 +110,18 @@ def check(settings: Settings) -> None:
 def _check_band(settings: Settings) -> None:
     """Raises: UserError for a policy without a band or without an address."""
     Band.parse(settings.generate.band)
-    policy = settings.band
-    if not policy.model and not policy.base_url:
+    if not settings.generate.band_model:
+        if settings.band.base_url:
+            raise UserError("generate.band_model", "is not set", "Give --band-model")
         return
     if not settings.generate.band:
         raise UserError("--band-model", "measures nothing without a band", "Give --band, as 1/8..7/8")
-    for name in ("base_url", "model"):
-        if not getattr(policy, name):
-            option = f"--band-{name.replace('_', '-')}"
-            raise UserError(f"band.{name}", "is not set", f"Give {option}")
+    _require_policy_endpoint(settings)
+
+
+def _require_policy_endpoint(settings: Settings) -> None:
+    if not settings.band.base_url:
+        raise UserError("band.base_url", "is not set", "Give --band-base-url, where the policy answers")
 
 
 def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource:
@@ -178,12 +181,14 @@ async def open_players(ours: GenerateSettings, settings: Settings, store: Store)
     """The cast that the settings name, and the policy that the difficulty band is about."""
     async with AsyncExitStack() as clients:
         players = await _author(ours, settings, store, clients)
-        if settings.band.model:
+        if ours.band_model:
             from generators.chat.players import measured_solver
             from runtime.chat.endpoint import open_client
 
-            client = await clients.enter_async_context(open_client(settings.band, store, most=settings.limits.chat))
-            solver = measured_solver(client, temperature=settings.band.temperature)
+            _require_policy_endpoint(settings)
+            policy = ChatSettings(model=ours.band_model, **dict(settings.band))
+            client = await clients.enter_async_context(open_client(policy, store, most=settings.limits.chat))
+            solver = measured_solver(client, temperature=policy.temperature)
             players = dataclasses.replace(players, measured=solver, measured_name=client.model)
         yield players
 
@@ -195,9 +200,10 @@ async def _author(ours: GenerateSettings, settings: Settings, store: Store, clie
         return Players(cast=procedural_cast(), name="procedural")
     from generators.chat.players import chat_cast, prompt_versions
     from runtime.agent.settings import SOLVE
-    from runtime.chat.endpoint import open_client
+    from runtime.chat.endpoint import open_client, require_endpoint
 
     chat, agent = settings.chat, SOLVE.model_copy(update={"kind": settings.agent.kind})
+    require_endpoint(chat, otherwise="start another run with --author procedural")
     client = await clients.enter_async_context(open_client(chat, store, most=settings.limits.chat))
     cast = chat_cast(client, temperature=chat.temperature, max_tokens=chat.max_tokens, agent=agent)
     return Players(cast=cast, name=f"chat:{client.model}", prompts=prompt_versions())

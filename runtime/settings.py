@@ -150,6 +150,8 @@ class GenerateSettings(Section):
     """Of the instructions. Empty: each task draws its own, any but `terse`."""
     band: str = ""
     """Lowest and highest pass rate of a task, as `1/8..7/8`; empty: above 0. What always succeeds teaches nothing."""
+    band_model: str = ""
+    """The policy whose pass rate the band is about, at the endpoint of section `band`; empty: the author's solver."""
     band_confidence: Annotated[float, Field(gt=0.5, le=1.0)] = 1.0
     """Attempts end once the band's decision over all of them is this probable. 1: once it is certain; 0.95 saves more
     attempts and errs now and then near the band's ends."""
@@ -209,9 +211,10 @@ class Price(Section):
     completion: NonNegativeFloat
 
 
-class ChatSettings(Section):
+class EndpointSettings(Section):
+    """An OpenAI-compatible endpoint, and how it is called."""
+
     base_url: str = ""
-    model: str = ""
     api_key: SecretStr = SecretStr("")
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     """Empty: each role has its own. Some models accept one value only."""
@@ -227,6 +230,10 @@ class ChatSettings(Section):
     """Prompt and completion tokens of a run together; at the ceiling the run drains."""
     budget_cost: PositiveFloat | None = None
     """In the currency of the prices."""
+
+
+class ChatSettings(EndpointSettings):
+    model: str = ""
 
 
 class DaemonSettings(Section):
@@ -258,8 +265,8 @@ class Settings(BaseSettings):
     paths: PathSettings = Field(default_factory=PathSettings)
     agent: AgentSection = AgentSection()
     chat: ChatSettings = ChatSettings()
-    band: ChatSettings = ChatSettings()
-    """The policy whose pass rate `generate.band` is about. Without a model: the author's solver."""
+    band: EndpointSettings = EndpointSettings()
+    """Where the policy `generate.band_model` answers."""
     generate: GenerateSettings = GenerateSettings()
     synthesize: SynthesizeSettings = SynthesizeSettings()
     export: ExportSettings = ExportSettings()

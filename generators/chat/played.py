@@ -13,7 +13,6 @@ import base64
 import json
 import random
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,25 +57,22 @@ class _Written:
 class PlayedModel:
     """A script for `ScriptedServer`.
 
-    Answers depend on the prompt alone, but for an attempt's mistakes: each of several attempts at one task may make
-    another one.
+    Answers depend on the prompt alone, but for a solver's mistakes, which are drawn for each call on its own.
     """
 
     def __init__(self, *, levels: Sequence[int] = (1, 2, 3), bad: float = 0.05, slip_rate: float = 0.3) -> None:
         self._levels, self._bad, self._slip_rate = tuple(levels), bad, slip_rate
         self._written: dict[str, _Written] = {}
         """By instruction."""
-        self._begun: Counter[str] = Counter()
-        """Attempts by instruction."""
-        self._roles: dict[str, Callable[[_Written, str, _Messages], Said]] = {
+        self._roles: dict[str, Callable[[_Written, str, _Messages, int], Said]] = {
             "review": lambda written, *_: _json(self._review(written)),
             "furnish": lambda written, *_: _json(_environment(written.task.environment)),
             "examine": lambda written, *_: _json({"final_tests": written.task.final_tests}),
             "judge": lambda written, *_: _json(self._judge(written)),
-            "cheat": lambda written, prompt, messages: _turn(
+            "cheat": lambda written, prompt, messages, _: _turn(
                 cheating_commands(written.blueprint.seed, prompt)[:_CHEATS], messages
             ),
-            "solve": lambda written, _, messages: _turn(self._plan(written, messages), messages),
+            "solve": lambda written, _, messages, number: _turn(self._plan(written, messages, number), messages),
         }
 
     def __call__(self, request: dict[str, Any], number: int) -> Said:
@@ -88,7 +84,7 @@ class PlayedModel:
         written = next((w for text, w in self._written.items() if text in prompt), None)
         if written is None:
             return Fault(status=400, message="this model wrote no such task")
-        return self._roles[role](written, prompt, messages)
+        return self._roles[role](written, prompt, messages, number)
 
     def _draft(self, prompt: str) -> Mapping[str, Any]:
         written = self._write(prompt)
@@ -129,13 +125,11 @@ class PlayedModel:
         unstated = ["the colour of the file"] if written.is_bad("judge", self._bad) else []
         return {"unstated": unstated, "untested": []}
 
-    def _plan(self, written: _Written, messages: _Messages) -> Sequence[str]:
-        """The reference, with one mistake now and then: an attempt that has begun goes on with what it began."""
-        task, typed = written.task, _typed(messages)
-        if not any(message["role"] == "assistant" for message in messages):
-            self._begun[task.draft.instruction] += 1
-        rng = random.Random(f"{written.blueprint.seed}/{self._begun[task.draft.instruction]}/{len(typed)}")
-        slips = [mistake for mistake in task.mistakes if mistake.step == len(typed)]
+    def _plan(self, written: _Written, messages: _Messages, number: int) -> Sequence[str]:
+        """The reference, with a mistake in place of the next step now and then."""
+        task, step = written.task, len(_typed(messages))
+        slips = [mistake for mistake in task.mistakes if mistake.step == step]
+        rng = random.Random(f"{written.blueprint.seed}/{number}")
         if slips and rng.random() < self._slip_rate / len(task.reference.commands):
             return with_mistake(task.reference, rng.choice(slips))
         return task.reference.commands

@@ -114,5 +114,6 @@ STAGE = Stage(
     takes=Solved,
     publishes={Certified: "certified"},
     handler=certify,
+    slots=16,
     limits=("chat", "build", "create", "run", "grade"),
 )

@@ -20,5 +20,6 @@ STAGE = Stage(
     takes=Sampled,
     publishes={Drafted: "drafted"},
     handler=draft,
+    slots=32,
     limits=("chat",),
 )

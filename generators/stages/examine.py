@@ -70,5 +70,6 @@ STAGE = Stage(
     takes=Furnished,
     publishes={Examined: "examined"},
     handler=examine,
+    slots=16,
     limits=("chat", "build", "grade"),
 )

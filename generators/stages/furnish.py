@@ -68,5 +68,6 @@ STAGE = Stage(
     takes=Reviewed,
     publishes={Furnished: "furnished"},
     handler=furnish,
+    slots=16,
     limits=("chat", "build", "grade"),
 )

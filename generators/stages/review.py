@@ -38,5 +38,6 @@ STAGE = Stage(
     takes=Drafted,
     publishes={Reviewed: "reviewed"},
     handler=review,
+    slots=32,
     limits=("chat",),
 )

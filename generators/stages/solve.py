@@ -205,5 +205,6 @@ STAGE = Stage(
     takes=Examined,
     publishes={Solved: "solved"},
     handler=solve,
+    slots=16,
     limits=("chat", "build", "create", "run", "grade"),
 )

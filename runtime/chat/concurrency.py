@@ -3,7 +3,7 @@
 Invariants:
 - `Controller` is a pure state machine: no clock, no event loop. `floor <= limit <= cap` always.
 - A call that started before the last cut cannot cut again: one overload is answered once, however many calls felt it.
-- The limit grows only while it is what holds calls back.
+- The limit grows only while it is what holds calls back: fast until the endpoint says where its own limit is.
 - Slowness is judged among calls of one kind, by two windows in a row: latencies have long tails, and a run that goes
   over from long answers to short ones has not become slower.
 - The gate admits first come, first served, in constant time, and never admits more than the limit. The HTTP pool behind
@@ -83,7 +83,7 @@ class Ticket:
 
 
 class Controller:
-    """AIMD on the number of calls in flight."""
+    """AIMD on the number of calls in flight, after a start that doubles it with every round."""
 
     def __init__(self, settings: ConcurrencySettings) -> None:
         self.settings = settings
@@ -119,11 +119,11 @@ class Controller:
             pace.window.clear()
 
     def _grow(self, *, held_back: bool) -> None:
-        """One more for each full limit's worth of good answers."""
+        """One more for each good answer until the first cut, then for each full limit's worth of them."""
         if not held_back:
             return
         self._credit += 1
-        if self._credit >= self.limit:
+        if self.cuts == 0 or self._credit >= self.limit:
             self.limit = min(self.settings.cap, self.limit + 1)
             self._credit = 0
 

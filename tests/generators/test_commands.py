@@ -10,9 +10,13 @@ import pytest
 from generators.assemble import assemble
 from generators.outdir import place_of
 from generators.report import show_summary, show_verification
+from generators.run import open_players
 from generators.summary import summarise
 from runtime.cli import run
+from runtime.errors import UserError
 from runtime.runner import RunResult
+from runtime.settings import GenerateSettings, load_settings
+from runtime.store import Store
 from runtime.task import write_task
 from tests.generators.parts import make_solved
 
@@ -57,6 +61,7 @@ def test_taxonomy_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         (["--band", "7/8..1/8"], "'7/8..1/8' is no band of pass rates"),
         (["--band-model", "m"], "--band-model: measures nothing without a band. Give --band"),
         (["--band", "1/8..7/8", "--band-model", "m"], "band.base_url: is not set. Give --band-base-url"),
+        (["--band", "1/8..7/8", "--band-base-url", "http://x"], "generate.band_model: is not set. Give --band-model"),
         (["--count", "0"], "greater than 0"),
         (["--resume"], "no run that could be resumed"),
     ],
@@ -93,3 +98,18 @@ def test_fewer_tasks_than_asked_for_are_a_failure_that_says_how_to_go_on(
     place = place_of(tmp_path / "out", tmp_path / "state")
     assert show_summary(summarise([], [], wanted=1), result, place, as_json=False) == 1
     assert f"go on with --resume --out {place.out}" in capsys.readouterr().out
+
+
+async def test_a_resumed_run_measures_the_policy_it_began_with(tmp_path: Path) -> None:
+    ours = GenerateSettings(band="1/8..7/8", band_model="small")
+    here = load_settings(sets=["band.base_url=http://127.0.0.1:1/v1", "band.temperature=0.5"])
+    async with Store(tmp_path / "store.sqlite") as store:
+        async with open_players(ours, here, store) as players:
+            assert (players.name, players.measured_name) == ("procedural", "small")
+            assert players.measured is not None
+        with pytest.raises(UserError, match=r"band\.base_url: is not set. Give --band-base-url"):
+            async with open_players(ours, load_settings(), store):
+                pass
+        with pytest.raises(UserError, match=r"chat\.base_url"):
+            async with open_players(GenerateSettings(author="chat"), load_settings(), store):
+                pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from generators.procedural import words
@@ -58,6 +59,8 @@ def _scene(rng: random.Random, place: Place) -> Scene:
     used = [*keys[:10], *keys[13:]]
     owners = [*used, used[0], used[0], *rng.choices(used[:10], k=rng.randint(8, 16))]
     rng.shuffle(owners)
+    while _side_by_side(owners, keys[13:]):  # the unknown ones' lines would be an answer that stands in the file
+        rng.shuffle(owners)
     children = [
         (f"{n}", owner, rng.randint(5, 400))
         for n, owner in zip(rng.sample(range(1000, 9999), len(owners)), owners, strict=True)
@@ -74,6 +77,11 @@ def _scene(rng: random.Random, place: Place) -> Scene:
         children,
         old,
     )
+
+
+def _side_by_side(owners: Sequence[str], some: Sequence[str]) -> bool:
+    places = [place for place, owner in enumerate(owners) if owner in some]
+    return places[-1] - places[0] == len(places) - 1
 
 
 def _matched(answers: Answers, scene: Scene) -> Step:

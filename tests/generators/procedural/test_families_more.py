@@ -5,6 +5,7 @@ The families themselves are tried in `test_families`, all of them alike.
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -12,6 +13,8 @@ import pytest
 
 from generators.procedural import zones
 from generators.procedural.checks import check
+from generators.procedural.families import table_joins
+from generators.procedural.family import Place
 from generators.procedural.prelude import PRELUDE
 
 from .harness import Ground
@@ -96,3 +99,12 @@ def test_zone_agrees_with_the_time_zone_database(zone: str) -> None:
     moments = [moment for moment in hours if moment.month in {3, 10, 11} or (moment.day, moment.hour) == (15, 12)]
     wrong = [m for m in moments if zones.local(m, zone).utcoffset() != m.astimezone(ZoneInfo(zone)).utcoffset()]
     assert wrong == []
+
+
+def test_lines_that_are_asked_for_do_not_stand_together_in_the_file() -> None:
+    for seed in range(500):
+        scene = table_joins._scene(random.Random(seed), Place(directory="/home/agent/x"))
+        known = {key for key, _, _ in scene.parents}
+        lines = [f"{number} {key} {amount}" for number, key, amount in scene.children]
+        asked = [line for line, (_, key, _) in zip(lines, scene.children, strict=True) if key not in known]
+        assert "\n".join(asked) not in "\n".join(lines)

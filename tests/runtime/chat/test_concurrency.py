@@ -38,9 +38,20 @@ def test_an_overload_after_the_cut_cuts_again_down_to_the_floor():
     assert machine.limit == 2
 
 
-def test_a_full_round_of_good_answers_adds_one():
-    machine = controller()
+def test_until_the_first_cut_every_good_answer_adds_one():
+    machine = controller(cap=100)
     tickets = enter_all(machine)
+    for _ in range(8):
+        machine.leave(tickets.pop(), Outcome.OK)
+        tickets += enter_all(machine)
+    assert machine.limit == len(tickets) == 16
+
+
+def test_after_a_cut_a_full_round_of_good_answers_adds_one():
+    machine = controller(start=16)
+    machine.leave(machine.try_enter(), Outcome.OVERLOADED)
+    tickets = enter_all(machine)
+    assert len(tickets) == 8
     for _ in range(8):
         machine.leave(tickets.pop(), Outcome.OK)
         tickets += enter_all(machine)
