@@ -45,7 +45,7 @@ class Site:
 
 
 async def _prepare(daemon: Daemon, tmp_path: Path) -> None:
-    learner = training(tmp_path, epochs=12, held_out=True)
+    learner = training(tmp_path, epochs=5, held_out=True)
     async with ScriptedServer(_hesitates) as server:
         body = measuring(tmp_path, server.base_url, attempts=4)
         learning = (await daemon.client.post("jobs", body=learner))["job"]
