@@ -98,7 +98,7 @@ def test_the_overview_shows_jobs_limits_and_moves_by_itself(site):
 
 def test_a_job_shows_its_yield_curves_and_events(site):
     text = site.show(f"/jobs/{MADE}", "job-generate")
-    for word in ("draft", "certify", "taken", "passed", "Curves"):
+    for word in ("draft", "certify", "taken", "passed", "Stages over time"):
         assert word in text
     text = site.show(f"/jobs/{SHOP}", "job-shop")
     assert "gave_up" in text
