@@ -6,6 +6,7 @@ learner that hangs ends with its process alone.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -64,7 +65,8 @@ async def _train(work: JobWork) -> dict[str, Any]:
         work.on_event(RunEvent(kind=Kind.SAID, run=run, at=time.time(), detail=detail))
 
     def stepped(line: dict[str, float]) -> None:
-        work.on_event(RunEvent(kind=Kind.STEP, run=run, at=time.time(), detail=step_line(line), numbers=line))
+        finite = {name: float(value) for name, value in line.items() if math.isfinite(value)}  # JSON knows no other
+        work.on_event(RunEvent(kind=Kind.STEP, run=run, at=time.time(), detail=step_line(line), numbers=finite))
 
     def happened(event: RunEvent) -> None:
         measured = event.run != run

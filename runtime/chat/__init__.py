@@ -11,8 +11,10 @@ __all__ = [
     "faults",
     "ledger",
     "messages",
+    "notes",
     "parse",
     "prompts",
     "script",
     "scripted",
+    "tally",
 ]

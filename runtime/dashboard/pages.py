@@ -112,6 +112,7 @@ class Pages:
             state=self._reporter.job(job),
             spent=await self._reporter.spending(job),
             working=working,
+            recorded=self._jobs.place_of(job).store.exists(),
             events=[] if live is None else list(reversed(live.log.latest(_EVENTS))),
             result=list(flat(job.result)),
             learning=charts([(job.job, learning)]),

@@ -18,7 +18,7 @@ from runtime.control import ctl
 from runtime.errors import UserError
 from runtime.options import Common
 from tests.machine import base_environment, need_namespaces
-from tests.runtime.daemon.served import ROOT, Daemon, end_of, process_of, until
+from tests.runtime.daemon.served import ROOT, Daemon, end_of, job_file, process_of, until
 from tests.trainer.asked_jobs import measuring, solves, training
 from trainer.evaluate import read_evaluation
 from trainer.metrics import read_metrics
@@ -59,15 +59,11 @@ async def test_a_training_job_outlives_the_daemon_and_is_followed_and_drained(tm
         before = len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
         with Daemon(tmp_path) as daemon:
             await until(daemon.client, job, "step")
+            assert (await say("explain", job))["jobs"][0]["job"]["state"] == "running"
             assert daemon.stop(signal.SIGTERM) == 0
         lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
-        assert len(lines) > before - 1
-        with Daemon(tmp_path) as daemon:
-            await until(daemon.client, job, "step")
-            assert (await say("explain", job))["jobs"][0]["job"]["state"] == "running"
-            await say("cancel", job)
-            assert (await end_of(daemon.client, job))["state"] == "cancelled"
-            assert (await say("ps"))["sandboxes"] == []
+        assert len(lines) >= before  # it went on, and did not begin again
+        assert job_file(daemon.state, job)["state"] == "running"
     steps = [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert steps == list(range(1, len(steps) + 1))
 
@@ -88,7 +84,7 @@ async def test_an_evaluation_is_submitted_by_its_command_and_goes_on_after_a_kil
     with anyio.fail_after(250):
         async with ScriptedServer(solves) as server:
             with Daemon(tmp_path, "--set", "limits.run=1") as daemon:
-                job = (await daemon.client.post("jobs", body=measuring(tmp_path, server.base_url, attempts=6)))["job"]
+                job = (await daemon.client.post("jobs", body=measuring(tmp_path, server.base_url, attempts=4)))["job"]
                 await until(daemon.client, job, "settled", times=2)
                 daemon.stop(signal.SIGKILL)
             with Daemon(tmp_path, "--set", "limits.run=1") as daemon:
@@ -97,8 +93,8 @@ async def test_an_evaluation_is_submitted_by_its_command_and_goes_on_after_a_kil
                 shown = (await say("ps"))["jobs"][0]
                 assert shown["calls"]["tries"] > 0
                 again = await evaluate_by_command(tmp_path, server.base_url)
-    assert server.calls["evaluate"] in (12, 13)  # two an episode; one answer may have been on its way at the kill
-    assert read_evaluation(tmp_path / "measured").tasks[0].graded == 6
+    assert server.calls["evaluate"] in (8, 9)  # two an episode; one answer may have been on its way at the kill
+    assert read_evaluation(tmp_path / "measured").tasks[0].graded == 4
     assert again.returncode == 0, again.stderr
     assert b"job j2, in the daemon" in again.stderr
     assert b"pass@1: 100.0%" in again.stdout
@@ -107,7 +103,7 @@ async def test_an_evaluation_is_submitted_by_its_command_and_goes_on_after_a_kil
 async def evaluate_by_command(tmp_path: Path, base_url: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "TERMLOOM_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
     command = ["evaluate", str(tmp_path / "tasks"), "--base-url", base_url, "--model", "any"]
-    line = [sys.executable, "-c", "from runtime.cli import main; main()", *command, "--attempts", "6"]
+    line = [sys.executable, "-c", "from runtime.cli import main; main()", *command, "--attempts", "4"]
     return await anyio.run_process([*line, "--out", str(tmp_path / "measured")], cwd=ROOT, env=environment, check=False)
 
 
@@ -115,12 +111,12 @@ async def test_an_evaluation_is_paused_and_an_item_with_slashes_is_explained_and
     with anyio.fail_after(150):
         async with ScriptedServer(solves) as server:
             with Daemon(tmp_path, "--set", "limits.run=1") as daemon:
-                job = (await daemon.client.post("jobs", body=measuring(tmp_path, server.base_url, attempts=8)))["job"]
+                job = (await daemon.client.post("jobs", body=measuring(tmp_path, server.base_url, attempts=4)))["job"]
                 await until(daemon.client, job, "done")
                 assert (await say("pause", job))[0]["paused"]
-                told = await say("explain", f"{job}/a/0/7")
+                told = await say("explain", f"{job}/a/0/3")
                 assert told["items"][0]["place"] == "waits for stage 'rollout'"
-                await say("cancel", f"{job}/a/0/7")
+                await say("cancel", f"{job}/a/0/3")
                 assert not (await say("unpause", job))[0]["paused"]
                 end = await end_of(daemon.client, job)
     assert end["state"] == "finished", end["detail"]

@@ -45,7 +45,7 @@ class Site:
 
 
 async def _prepare(daemon: Daemon, tmp_path: Path) -> None:
-    learner = training(tmp_path, epochs=12, held_out=True)
+    learner = training(tmp_path, epochs=5, held_out=True)
     async with ScriptedServer(_hesitates) as server:
         body = measuring(tmp_path, server.base_url, attempts=4)
         learning = (await daemon.client.post("jobs", body=learner))["job"]
@@ -98,9 +98,10 @@ def test_the_overview_shows_jobs_limits_and_moves_by_itself(site):
 
 def test_a_job_shows_its_yield_curves_and_events(site):
     text = site.show(f"/jobs/{MADE}", "job-generate")
-    for word in ("draft", "certify", "taken", "passed", "Curves"):
+    for word in ("draft", "certify", "taken", "passed", "Stages over time"):
         assert word in text
     text = site.show(f"/jobs/{SHOP}", "job-shop")
+    assert site.browser.run("return document.querySelector('.events a').pathname").startswith(f"/jobs/{SHOP}/items/")
     assert "gave_up" in text
 
 
@@ -108,6 +109,7 @@ def test_a_training_job_shows_what_it_learns_and_where_its_evaluations_are(site)
     text = site.show(f"/jobs/{LEARNT}", "job-train")
     for word in ("Learning", "reward of a batch", "pass rate, held out", "staleness", "engine to learner gap"):
         assert word in text
+    assert site.browser.run("return document.querySelectorAll('.events a').length") == 0  # its episodes have no page
     text = site.show(f"/jobs/{LEARNT}/out", "contents-train")
     assert "evaluations/end/trajectories.jsonl" in text
     assert "reward" in site.show(f"/jobs/{LEARNT}/out/trajectories/evaluations/end/trajectories.jsonl/0", "episode")
