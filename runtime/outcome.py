@@ -23,10 +23,10 @@ from runtime.errors import (
 )
 from runtime.machine import refusal
 from runtime.stage import Message, RetryLater
-from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost
+from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost, ServiceUnhealthy
 
 _ENDS_THE_RUN = (UserError, ChatRejected, StoreError, BusClosed, EngineUnavailable)
-_INFRASTRUCTURE = (ChatUnavailable, EngineFault, SandboxLost)
+_INFRASTRUCTURE = (ChatUnavailable, EngineFault, SandboxLost, ServiceUnhealthy)
 
 
 @dataclass(frozen=True)

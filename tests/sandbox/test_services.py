@@ -151,6 +151,7 @@ async def test_five_services_are_healthy_and_come_up_again_on_what_was_frozen(op
         async with started(engine, built.image) as sandbox:  # as another runner starts them: by the entry point
             done = await sandbox.exec(["/usr/local/bin/start-services", "redis-cli", "-p", "6380", "ping"])
             assert (done.exit_code, done.stdout) == (0, b"PONG\n"), done.stderr
+        await engine.remove_image(built.image)
 
 
 @pytest.mark.parametrize(

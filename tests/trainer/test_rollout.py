@@ -109,6 +109,23 @@ async def test_an_environment_that_does_not_build_ends_all_its_episodes(world, t
     assert [g.reason for g in got] == ["environment", "environment"]
 
 
+async def test_services_run_during_the_episode_and_again_for_the_tests(world, tmp_path):
+    serve = "python3 -m http.server 8000 --bind 127.0.0.1 --directory /home/agent"
+    look = "curl -sf -o /dev/null http://127.0.0.1:8000/"
+    test = "import urllib.request as r; assert r.urlopen('http://127.0.0.1:8000/a.txt', timeout=9).read() == b'up\\n'"
+    task = make_task(tmp_path, "a", test=test, services=[{"name": "web", "command": serve, "check": look}])
+    use = (f"<command>{look} && echo up > a.txt</command>", "<action>done</action>")
+    got = await play(asked(task), context(world, tmp_path, use))
+    assert (got.reward, got.failure) == (1.0, FailureClass.OK)
+
+
+async def test_a_service_that_does_not_come_up_is_no_reward(world, tmp_path):
+    task = make_task(tmp_path, "a", services=[{"name": "web", "command": "exit 3", "check": "false"}])
+    got = await persevere(asked(task), context(world, tmp_path, RIGHT), attempts=2)
+    assert isinstance(got, Rejected)
+    assert "service web ended before it was healthy" in got.detail
+
+
 async def test_tests_that_hang_give_no_reward(world, tmp_path):
     task = make_task(tmp_path, "a", test="import time; time.sleep(600)")
     toml = (task / "task.toml").read_text()

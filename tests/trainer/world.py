@@ -17,12 +17,15 @@ from trainer.model import save_model, small_llama
 MARKERS = ["<|turn|>", "<|end|>"]
 
 
-def make_task(root: Path, name: str, *, dockerfile=BASE_DOCKERFILE, test="", instruction="") -> Path:
+def make_task(root: Path, name: str, *, dockerfile=BASE_DOCKERFILE, test="", instruction="", services=()) -> Path:
     """A task that is done when `<name>.txt` says `<name>`."""
     test = test or f'assert open("/home/agent/{name}.txt").read().strip() == "{name}"'
     task = Task(
         config=TaskConfig.model_validate(
-            {"environment": {"network_mode": "no-network"}, "metadata": {"termloom": {"inventory": ["test_it"]}}}
+            {
+                "environment": {"network_mode": "no-network"},
+                "metadata": {"termloom": {"inventory": ["test_it"], "services": list(services)}},
+            }
         ),
         instruction=instruction or f"Write {name} into {name}.txt.\n",
         files=(

@@ -41,7 +41,7 @@ class Table:
 
 
 def draw(rng: random.Random, depth: int, place: Place) -> Piece:
-    stems = words.distinct(rng, words.STEMS, 8)
+    stems = words.distinct(rng, words.STEMS, 9)
     programs = [f"{place.directory}/bin/{stem}.sh" for stem in stems]
     old = [f"{draw_rule(rng).fields} {program} --{rng.choice(words.TERMS)}" for program in programs[:5]]
     table = Table(lines=list(old), keep=list(old))
@@ -85,7 +85,7 @@ def _edited(script: str) -> str:
 def _add(rng: random.Random, table: Table, program: str, place: Place) -> Step:
     rule = draw_rule(rng)
     table.lines.append(f"{rule.fields} {program}")
-    undo = _edited("'$d'")
+    undo = _edited(f"'\\#{program}#d'")
     append = "(crontab -l; echo '{line}') | crontab -"
     return Step(
         says=(
@@ -165,9 +165,7 @@ def _remove(rng: random.Random, table: Table, program: str, place: Place) -> Ste
         thought="Delete that one line and install the rest.",
         command=_edited(f"'\\#{what} #d'"),
         mistakes=(
-            slip("analysis_error", "crontab -r", "crontab -r removes the job.", f"crontab {place.directory}/first.cron")
-            if len(table.keep) == 4
-            else slip("analysis_error", f"crontab -l | grep -v '{what} '", "grep -v takes the line out."),
+            slip("analysis_error", f"crontab -l | grep -v '{what} '", "grep -v takes the line out."),
             slip("hallucination", f"crontab -d {what}", "crontab deletes a job by its program."),
             slip(
                 "requirement_violation",
