@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
@@ -74,6 +75,7 @@ class LoopConfig:
     checkpoint_keep: int = 2
     evaluate_every: int = 0
     patience_s: float = 1800.0
+    shuffle_rewards: bool = False
     probe: tuple[int, ...] = (0, 1, 2)
     """Token ids of the fingerprint that each hand-over is checked with."""
 
@@ -93,6 +95,13 @@ def task_order(tasks: Sequence[str], *, epochs: int, seed: int) -> Iterator[Grou
         order = sorted(tasks)
         random.Random(f"{seed}/{epoch}").shuffle(order)
         yield from (Group(task=task, epoch=epoch) for task in order)
+
+
+def shuffled(samples: Sequence[Sample], *, seed: str) -> list[Sample]:
+    """The same episodes with each other's rewards: what a run learns from them, it does not learn from the rewards."""
+    rewards = [sample.reward for sample in samples]
+    random.Random(seed).shuffle(rewards)
+    return [msgspec.structs.replace(sample, reward=reward) for sample, reward in zip(samples, rewards, strict=True)]
 
 
 class Loop:
@@ -190,6 +199,8 @@ class Loop:
 
     async def _learn(self, samples: list[Sample], *, waited_s: float) -> None:
         ages = self.buffer.ages(samples)
+        if self.config.shuffle_rewards:
+            samples = shuffled(samples, seed=f"{self.config.seed}/{self.learner.updates}")
         started = time.monotonic()
         with self._progress.work("update of the weights"):
             # abandoned when the run is cancelled: a learner that hangs must not keep the stall from being told

@@ -81,6 +81,8 @@ class TrainTable(Table, frozen=True, kw_only=True):
     """Updates between evaluations on the held-out tasks; 0: only before and after."""
     patience_s: float = 1800.0
     """With no episode, update or hand-over finished for so long, the run ends and says what everything waits for."""
+    shuffle_rewards: bool = False
+    """A control: every batch learns from its rewards in another order; what it gains is then not their doing."""
 
 
 class EvaluateTable(Table, frozen=True, kw_only=True):

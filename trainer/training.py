@@ -275,6 +275,7 @@ def _loop_config(recipe: Recipe, probe: tuple[int, ...]) -> LoopConfig:
         checkpoint_keep=recipe.train.checkpoint_keep,
         evaluate_every=recipe.train.evaluate_every,
         patience_s=recipe.train.patience_s,
+        shuffle_rewards=recipe.train.shuffle_rewards,
         probe=probe,
     )
 

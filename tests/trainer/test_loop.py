@@ -3,15 +3,20 @@
 from dataclasses import replace
 
 import anyio
+import msgspec
 import pytest
 import torch
 
 from tests.trainer.test_ppo import weights
 from tests.trainer.toy import CONFIG, DECOUPLED, TASKS, make_learner, make_loop, make_pool, play
 from trainer.checkpoint import newest
-from trainer.loop import Missing, TrainingStalled, task_order
+from trainer.loop import Missing, TrainingStalled, shuffled, task_order
 from trainer.metrics import read_metrics
 from trainer.model import save_model
+
+
+def replace_reward(sample, reward):
+    return msgspec.structs.replace(sample, reward=reward)
 
 
 async def test_at_bound_0_it_is_the_synchronous_loop_bit_for_bit(tmp_path):
@@ -149,3 +154,14 @@ def test_the_order_of_tasks_is_a_function_of_the_seed():
     assert once == again != other
     assert sorted(group.task for group in once[:6]) == TASKS
     assert [group.task for group in once[:6]] != [group.task for group in once[6:]]
+
+
+async def test_shuffled_rewards_change_owner_and_nothing_else(tmp_path):
+    async with make_pool() as pool:
+        samples = [await play(pool, group, 0) for group in list(task_order(TASKS, epochs=4, seed=1))]
+    samples = [replace_reward(sample, float(index)) for index, sample in enumerate(samples)]
+    got = shuffled(samples, seed="3/1")
+    assert sorted(sample.reward for sample in got) == [sample.reward for sample in samples]
+    assert [sample.reward for sample in got] != [sample.reward for sample in samples]
+    assert [replace_reward(sample, 0.0) for sample in got] == [replace_reward(sample, 0.0) for sample in samples]
+    assert got == shuffled(samples, seed="3/1") != shuffled(samples, seed="3/2")
