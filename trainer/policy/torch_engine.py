@@ -94,7 +94,7 @@ class TorchEngine:
         own = self._model.state_dict()
         async with self._turn:
             state = await to_thread.run_sync(load_file, weights / "model.safetensors")
-            return sorted(name for name, tensor in state.items() if not torch.equal(own[name].cpu(), tensor))
+            return sorted(n for n, tensor in state.items() if not torch.equal(own[n].cpu(), tensor.to(own[n].dtype)))
 
     async def update(self, weights: Path, version: int) -> None:
         from safetensors.torch import load_file

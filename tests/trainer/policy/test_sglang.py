@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,7 +221,9 @@ def kill(server):
     """End the server's processes as a power cut would; its keeper starts it again."""
     port, killed = server.rpartition(":")[2], 0
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        words = entry.read_bytes().split(b"\0")
+        words: list[bytes] = []
+        with suppress(OSError):  # processes end while they are looked at
+            words = entry.read_bytes().split(b"\0")
         if b"sglang.launch_server" in words and port.encode() in words:
             os.kill(int(entry.parent.name), signal.SIGKILL)
             killed += 1
