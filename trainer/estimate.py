@@ -57,7 +57,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     engine: tuple[Part, ...]
     """Of one engine, over its `tensor_parallel` devices."""
     host_gib: float
-    """The leader's plain copy of the policy, in the memory of its host."""
+    """The leader's plain copy of the policy in the memory of its host, and while it starts one of the critic."""
     learner_gpus: int | None
     engine_gpus: int
     cards: tuple[Card, ...]
@@ -97,7 +97,7 @@ def estimate(recipe: Recipe, shape: Shape) -> Estimate:
         trained_parameters=_trained(recipe, shape, count),
         learner=tuple(_learner(recipe, shape, count, gpus or MOST)),
         engine=_engine(recipe, shape, count),
-        host_gib=0.0 if gpus == 1 else 4 * count / GIB,
+        host_gib=0.0 if gpus == 1 else 4 * count * (1 + _has_critic(recipe)) / GIB,
         learner_gpus=gpus,
         engine_gpus=recipe.serve.engines * recipe.serve.tensor_parallel if recipe.ppo else 0,
         cards=cards,
@@ -131,9 +131,13 @@ def _passes(recipe: Recipe) -> float:
     step = 4.0 if recipe.train.gradient_checkpointing else 3.0
     if recipe.ppo is None:
         return step
-    models = 2 if recipe.ppo.advantage == "gae" else 1
+    models = 1 + _has_critic(recipe)
     scoring = (recipe.ppo.behaviour_cap is not None) + (models - 1)
     return models * recipe.ppo.epochs * step + scoring
+
+
+def _has_critic(recipe: Recipe) -> bool:
+    return recipe.ppo is not None and recipe.ppo.advantage == "gae"
 
 
 def _trained(recipe: Recipe, shape: Shape, count: int) -> int:
@@ -151,8 +155,7 @@ def adapter_parameters(lora: LoRAConfig, shape: Shape) -> int:
 
 def _learner(recipe: Recipe, shape: Shape, count: int, devices: int) -> Iterator[Part]:
     trained, width = _trained(recipe, shape, count), _width(recipe)
-    critic = recipe.ppo is not None and recipe.ppo.advantage == "gae"
-    for name in ("policy", "critic")[: 1 + critic]:
+    for name in ("policy", "critic")[: 1 + _has_critic(recipe)]:
         yield _divided(f"{name}: weights, float32", 4 * count)
         yield _divided(f"{name}: gradients, float32", 4 * trained)
         yield _divided(f"{name}: AdamW moments, float32", 8 * trained)
@@ -244,7 +247,7 @@ def placement(recipe: Recipe, got: Estimate) -> Iterator[str]:
     elif got.learner_gpus == 1:
         yield "learner: one process on one device"
     else:
-        where = f"its leader keeps {got.host_gib:.1f} GiB on its host"
+        where = f"its leader keeps up to {got.host_gib:.1f} GiB on its host"
         yield f"learner: {got.learner_gpus} processes, one a device; {where}"
 
 
