@@ -45,7 +45,7 @@ class Terminal:
     """One terminal, made by `open`."""
 
     def __init__(self, session: Session, place: str, seen_bytes: int) -> None:
-        self._session, self._seen = session, seen_bytes
+        self._session, self._seen, self._gone = session, seen_bytes, False
         self._keys, self._screen = shlex.quote(f"{place}/keys"), shlex.quote(f"{place}/screen")
 
     @classmethod
@@ -58,14 +58,13 @@ class Terminal:
             raise EngineFault("terminal", "start", why or "no prompt came")
         return cls(session, place, int(header))
 
-    async def type(self, keys: bytes, *, wait_s: float) -> CommandResult:
-        """Send keys and wait. Only the time that it took and whether the keys were taken (`exit_code` 0) is of use.
-
-        Raises: SandboxLost, EngineFault.
-        """
-        return await self._session.run(
+    async def type(self, keys: bytes, *, wait_s: float) -> float:
+        """Send keys and wait; returns the seconds that it took. Raises: SandboxLost, EngineFault."""
+        sent = await self._session.run(
             _TYPE.format(keys=self._keys, wait_s=wait_s), timeout_s=wait_s + _GRACE_S, stdin=keys
         )
+        self._gone = self._gone or sent.exit_code != 0
+        return sent.duration_s
 
     async def look(self) -> CommandResult:
         """What was printed since the last look, as a person would read it. Raises: SandboxLost, EngineFault."""
@@ -73,7 +72,7 @@ class Terminal:
         if result.exit_code != 0:
             return replace(result, output=_GONE, exit_code=None)
         self._seen += result.total_bytes
-        return replace(result, output=as_read(result.output), exit_code=None)
+        return replace(result, output=as_read(result.output) + (_GONE if self._gone else ""), exit_code=None)
 
 
 def as_read(printed: str) -> str:

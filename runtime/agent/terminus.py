@@ -118,7 +118,7 @@ class TerminusAgent:
         for number, entry in enumerate(command.keys, start=1):
             least_s = _LAST_WAIT_S if number == len(command.keys) else 0.0
             wait_s = max(0.0, min(max(entry.duration, least_s), LONGEST_WAIT_S, left_s - spent_s))
-            spent_s += (await self._terminal.type(entry.keys, wait_s=wait_s)).duration_s
+            spent_s += await self._terminal.type(entry.keys, wait_s=wait_s)
         printed = await self._terminal.look()
         result = replace(printed, duration_s=printed.duration_s + spent_s)
         shown, _ = fit(printed.output, self._settings.observation_tokens, self._count_tokens)

@@ -85,6 +85,16 @@ async def test_completion_is_asked_for_twice_and_a_doubt_in_between_counts():
     assert episode.turns[-1].action == "done"
 
 
+async def test_a_terminal_that_takes_no_keys_is_told_to_the_agent_and_no_fault():
+    def results(command):
+        refused = CommandResult(output="", exit_code=124, duration_s=5.0)
+        return refused if "timeout 5" in command else terminal(command)
+
+    episode, _ = await play([answer(("ls\n", 0.1)), answer(complete=True), answer(complete=True)], results)
+    assert "does not take keys" in episode.turns[0].observation
+    assert (episode.failure, episode.gradable, episode.turns[0].command_s) == (FailureClass.OK, True, 5.0)
+
+
 async def test_a_malformed_answer_is_corrected_in_its_own_words():
     episode, _ = await play(["ls", answer(complete=True), answer(complete=True)], terminal)
     assert episode.turns[0].observation.startswith("Previous response had parsing errors:\nERROR: there is no JSON")
