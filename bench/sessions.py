@@ -142,7 +142,7 @@ async def _idle_percent(engine: str, idle_s: float) -> float:
     return 100 * (ours + _cpu_s(engine) - others) / spent
 
 
-async def _command_ms(sessions: list[Session], rounds: int = 300) -> tuple[float, float]:
+async def _command_ms(sessions: list[Session], rounds: int) -> tuple[float, float]:
     """p50 and p95 of `true`, one session after another."""
     times = []
     for number in range(rounds):
@@ -154,7 +154,9 @@ async def _command_ms(sessions: list[Session], rounds: int = 300) -> tuple[float
     return statistics.median(times), cuts[18]
 
 
-async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path, idle_s: float = 20.0) -> None:
+async def measure(
+    choice: Choice, counts: list[int], *, cache: Path, state: Path, idle_s: float = 20.0, rounds: int = 300
+) -> None:
     """One row for each count. Raises: UserError when the machine has no room for so many."""
     rows = []
     for count in counts:
@@ -169,7 +171,7 @@ async def measure(choice: Choice, counts: list[int], *, cache: Path, state: Path
             print(f"{count} sessions open after {opened:.0f} s", flush=True)
             memory = (before - _available_mib()) / count
             idle = await _idle_percent(engine.name, idle_s)
-            p50, p95 = await _command_ms(sessions)
+            p50, p95 = await _command_ms(sessions, rounds)
             started = time.perf_counter()
             async with anyio.create_task_group() as group:
                 for session in sessions:
