@@ -20,7 +20,7 @@ from trainer.batch import pad
 from trainer.lora import LoRAConfig, adapted, bring
 from trainer.model import Row, Scorer, packed_inputs, trainable_rows
 from trainer.parallel import ALONE, Team
-from trainer.ppo import clip
+from trainer.ppo import TrainingDiverged, clip
 from trainer.sample import Example
 from trainer.tokens import Encoder
 
@@ -38,6 +38,8 @@ class SFTConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Longer examples are cut at the end."""
     row_tokens: int = 20_000
     bf16: bool = False
+    max_skips: int = 5
+    """Non-finite steps in a row that end the run."""
 
 
 def example_of(trajectory: Trajectory, encoder: Encoder) -> Example:
@@ -106,7 +108,7 @@ def fine_tune(
 
     Deterministic in (weights, examples, seed). A team comes to what one process does, to rounding.
 
-    Returns: The last step's metrics.
+    Returns: The last step's metrics. Raises: TrainingDiverged.
     """
     if not examples:
         raise ValueError("there are no examples to train on")
@@ -126,10 +128,15 @@ def fine_tune(
         for index in torch.randperm(len(examples), generator=shuffle).split(config.batch)
     ]
     metrics: dict[str, float] = {}
+    skips = 0
     for step, members in enumerate(batches):
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * schedule(step, len(batches), config.warmup_ratio)
         metrics = _step(scorer, optimiser, [examples[i] for i in members], config, team)
+        skips = skips + 1 if metrics["skipped_steps"] else 0
+        if skips == config.max_skips:
+            last = ", ".join(examples[i].id for i in members)
+            raise TrainingDiverged(step, f"{skips} non-finite steps in a row, the last on {last}")
         if team.agree(bool(on_step(step, metrics))):
             break
     bring(scorer.get_submodule("model"), model, team.whole)
@@ -158,6 +165,7 @@ def _step(
         "grad_norm": norm,
         "learning_rate": optimiser.param_groups[0]["lr"],
         "tokens": float(targets.lengths.sum()),
+        "skipped_steps": float(not math.isfinite(norm)),
     }
 
 

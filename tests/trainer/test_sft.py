@@ -3,10 +3,13 @@
 import math
 from itertools import pairwise
 
+import msgspec
+import pytest
 import torch
 
 from tests.trainer.test_tokens import play, tokenizer  # noqa: F401
 from trainer.model import Scorer, small_llama
+from trainer.ppo import TrainingDiverged
 from trainer.sample import Example
 from trainer.sft import SFTConfig, example_of, fine_tune, row_loss, schedule, targets_of
 from trainer.tokens import FORMATS, Encoder
@@ -55,6 +58,19 @@ def test_fine_tuning_fits_and_repeats():
     assert losses[0][-1] < 0.5 * losses[0][0]
 
 
+def test_steps_that_are_not_finite_are_skipped_and_end_the_run_when_repeated():
+    model, members = small_llama(23, hidden=32, layers=1), examples()
+    before = [weight.clone() for weight in model.parameters()]
+    poisoned = [msgspec.structs.replace(e, weights=[float("nan")] * len(e.weights)) for e in members]
+    seen = []
+    with pytest.raises(TrainingDiverged, match=r"3 non-finite steps in a row, the last on x\d"):
+        fine_tune(
+            model, poisoned, SFTConfig(batch=1, max_skips=3), on_step=lambda s, m: seen.append(m["skipped_steps"])
+        )
+    assert seen == [1.0, 1.0]
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 def test_it_can_be_stopped_early():
     steps = []
     fine_tune(
@@ -75,8 +91,6 @@ def test_the_schedule_rises_then_falls_to_zero():
 
 
 async def test_masked_turns_are_seen_and_not_imitated(tokenizer):  # noqa: F811
-    import msgspec
-
     encoder = Encoder(tokenizer, FORMATS["qwen2.5"])
     trajectory = await play(encoder, [encoder.text("A"), encoder.text("B")])
     turns = tuple(msgspec.structs.replace(t, observation=o) for t, o in zip(trajectory.turns, ("O", None), strict=True))
