@@ -42,6 +42,8 @@ AGENT = AgentSettings(
 )
 _MIX: tuple[tuple[Obstacle, int], ...] = (("clear", 3), ("missing", 1), ("locked", 1))
 """Mostly the job's own command is right: so it is what a policy tries first."""
+_FOLDERS = ("in", "new", "out")
+"""Few, as the places are: so a small vocabulary holds each folder of each place whole."""
 _JOBS = (COPY, MOVE, SORT)
 _DENIED = {"missing": "No such file or directory", "locked": "Permission denied"}
 _REFUSALS = {
@@ -65,14 +67,14 @@ class _Foldered(Scene):
     targets: list[str] = field(default_factory=list)
 
     def file(self, lines: list[str] | None = None) -> str:
-        path = super().path()
+        path = f"{self.directory}/{self.name()}.txt"
         self.files[path] = "".join(f"{line}\n" for line in lines or self.lines())
         self.sources.append(path)
         return path
 
     def path(self) -> str:
-        self.folder = self.folder or f"{self.directory}/{self.name()}"
-        path = super().path().replace(self.directory, self.folder, 1)
+        self.folder = self.folder or f"{self.directory}/{self.rng.choice(_FOLDERS)}"
+        path = f"{self.folder}/{self.name()}.txt"
         self.targets.append(path)
         return path
 
