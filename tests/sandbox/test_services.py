@@ -44,26 +44,31 @@ SERVICES = (
         name="postgresql",
         command=f"bash -c 'rm -f db/postmaster.pid; exec {PG}/postgres -D db -k {HOME} -c listen_addresses='",
         check=f"{PG}/pg_isready -h {HOME}",
+        timeout_s=120,
     ),
     Service(
         name="redis",
         command=f"redis-server --port 6380 --dir {HOME} --appendonly yes",
         check="redis-cli -p 6380 ping | grep PONG",
+        timeout_s=120,
     ),
     Service(
         name="nginx",
         command=f"nginx -e stderr -c {HOME}/nginx.conf",
         check="curl -sf http://127.0.0.1:8080/",
+        timeout_s=120,
     ),
     Service(
         name="cron",
         command="fakeroot cron -f",
         check="test -s /run/crond.pid && kill -0 $(cat /run/crond.pid)",
+        timeout_s=120,
     ),
     Service(
         name="sshd",
         command=f"/usr/sbin/sshd -D -e -f {HOME}/sshd_config",
         check="ssh-keyscan -p 2222 127.0.0.1 | grep ed25519",
+        timeout_s=120,
     ),
 )
 SCRIPTS, ENTRY = entry_point(SERVICES)
@@ -155,17 +160,17 @@ async def test_five_services_are_healthy_and_come_up_again_on_what_was_frozen(op
 
 
 @pytest.mark.parametrize(
-    ("command", "check", "said"),
+    ("command", "check", "timeout_s", "said"),
     [
-        ("bash -c 'echo broken config; exit 3'", "false", "service a ended before it was healthy"),
-        ("sleep 60", "echo not yet; false", "service a is not healthy after 1 s"),
-        ("sleep 60", "sleep 60", "service a is not healthy after 1 s"),
+        ("bash -c 'echo broken config; exit 3'", "false", 120, "service a ended before it was healthy"),
+        ("sleep 60", "echo not yet; false", 3, "service a is not healthy after 3 s"),
+        ("sleep 60", "sleep 60", 1, "service a is not healthy after 1 s"),
     ],
 )
 async def test_a_service_that_does_not_come_up_says_why(
-    open_any: OpenEngine, command: str, check: str, said: str
+    open_any: OpenEngine, command: str, check: str, timeout_s: int, said: str
 ) -> None:
-    service = Service(name="a", command=command, check=check, timeout_s=1)
+    service = Service(name="a", command=command, check=check, timeout_s=timeout_s)
     async with open_any() as (engine, image), started(engine, image) as sandbox:
         with pytest.raises(ServiceUnhealthy, match=said) as failure:
             await start_services(sandbox, [service])
@@ -174,8 +179,8 @@ async def test_a_service_that_does_not_come_up_says_why(
 
 
 async def test_a_service_that_the_agent_broke_is_the_agents_failure(open_any: OpenEngine) -> None:
-    service = Service(name="a", command=f"bash {HOME}/serve.sh", check="true", timeout_s=5)
-    dead = Service(name="b", command=f"bash {HOME}/serve.sh", check="false", timeout_s=5)
+    service = Service(name="a", command=f"bash {HOME}/serve.sh", check="true", timeout_s=120)
+    dead = Service(name="b", command=f"bash {HOME}/serve.sh", check="false", timeout_s=120)
     test = b"def test_marker():\n    assert open('/home/agent/marker').read() == 'up\\n'\n"
     suite = Suite(files=(File(path="test_outputs.py", data=test),))
     async with open_any() as (engine, image):
