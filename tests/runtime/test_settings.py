@@ -91,7 +91,10 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, v
         ("[limits]\nbild = 1", "config.toml: limits.bild: unknown setting 'limits.bild'. Did you mean"),
         ("[limits]\nbuild = -1", "config.toml: limits.build: -1 is refused"),
         ("[limits\nbuild = 1", "config.toml: not TOML:"),
-        ("zzz = 1", "unknown setting 'zzz'. Known are agent, band, chat, daemon, export, generate, limits, paths, sandbox"),
+        (
+            "zzz = 1",
+            "unknown setting 'zzz'. Known are agent, band, chat, daemon, export, generate, limits, paths, sandbox",
+        ),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str):
