@@ -4,14 +4,12 @@ Invariants:
 - A verdict that leaves here carries a reward, or says that the tests themselves ran out of time. Anything else is
   infrastructure: `RetryLater`, never the item's fault.
 - Final tests see frozen images only: the processes that made them are dead.
-- A place in a limit is held only while it is used: grading holds `grade`, starting holds `create`, a running sandbox
-  holds `run`; waiting for one never holds another but `run`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -21,14 +19,14 @@ import anyio
 from generators.images import HeldImages
 from generators.messages import Environment
 from generators.roles import Cast, Played, Solver
+from runtime.ground import Ground
 from runtime.limits import Limits as NamedLimits
 from runtime.settings import GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
 from sandbox.errors import EngineFault, ServiceUnhealthy
-from sandbox.services import Service, start_services
-from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, SandboxSpec, Suite, Verdict
-from sandbox.verifier import grade
+from sandbox.services import Service
+from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, Suite, Verdict
 
 Result = TypeVar("Result")
 
@@ -96,10 +94,9 @@ class Bench:
         item: str,
         images: HeldImages,
     ) -> None:
-        self._engine, self._images = engine, images
-        self._named, self._context, self._limits = named, context, limits
-        self._services = services
-        self._run_id, self._item = run_id, item
+        self._engine, self._named, self._images = engine, named, images
+        self._context, self._item = context, item
+        self._ground = Ground(engine=engine, named=named, limits=limits, services=services, run_id=run_id, item=item)
 
     async def build(self) -> BuildResult:
         """Build the environment, or find it built; it is the item's until the item ends."""
@@ -116,16 +113,9 @@ class Bench:
             raise RetryLater(f"{self._item}: an environment that was built does not build: {built.failed_step}")
         return built.image
 
-    @asynccontextmanager
-    async def sandbox(self, image: str, purpose: str) -> AsyncIterator[Sandbox]:
+    def sandbox(self, image: str, purpose: str) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh sandbox as an agent gets it, its services healthy. Raises: ServiceUnhealthy."""
-        spec = SandboxSpec(image=image, limits=self._limits, run_id=self._run_id, purpose=f"{purpose} {self._item}")
-        async with self._named.take("run", item=self._item):
-            async with self._named.take("create", item=self._item):
-                sandbox = await self._engine.create(spec)
-            async with sandbox:
-                await start_services(sandbox, self._services)
-                yield sandbox
+        return self._ground.sandbox(image, purpose)
 
     async def attempt(
         self, image: str, suite: Suite, purpose: str, play: Callable[[Sandbox], Awaitable[Result]]
@@ -158,16 +148,7 @@ class Bench:
 
     async def grade(self, image: str, suite: Suite, purpose: str) -> Verdict:
         """Run tests over an image. Raises: RetryLater when infrastructure kept them from being run."""
-        async with self._named.take("grade", item=self._item):
-            verdict = await grade(
-                self._engine,
-                image,
-                suite,
-                services=self._services,
-                limits=self._limits,
-                run_id=self._run_id,
-                purpose=f"grade {purpose} {self._item}",
-            )
+        verdict = await self._ground.grade(image, suite, purpose)
         if verdict.reward is None and verdict.failure not in _FINAL:
             raise RetryLater(f"{self._item}: grading failed ({verdict.failure}): {verdict.detail}")
         return verdict

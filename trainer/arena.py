@@ -6,13 +6,12 @@ Invariants:
 - A task's image is built once in a run, however many episodes ask for it at once, and stays for the run.
 - An episode's reward comes from the frozen file system only, and only when the episode ended by the agent's own doing.
 - Whatever is infrastructure's fault leaves here as an exception or as a trajectory without a reward, never as a reward.
-- A place in a limit is held only while it is used; waiting for one is on no episode's clock.
+- Waiting for a place in a limit is on no episode's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,12 +24,12 @@ from runtime.agent.episode import Episode, run_episode
 from runtime.agent.policy import Policy
 from runtime.agent.settings import AgentSettings
 from runtime.errors import UserError
+from runtime.ground import Ground
 from runtime.limits import Limits
 from runtime.task import Task, read_task
 from runtime.trajectory import Trajectory
-from sandbox.engine import Engine, Sandbox
-from sandbox.services import start_services
-from sandbox.spec import FailureClass, SandboxSpec, Verdict
+from sandbox.engine import Engine
+from sandbox.spec import FailureClass, Verdict
 
 
 class EnvironmentBroken(Exception):
@@ -90,15 +89,15 @@ class Arena:
         Raises: TaskInvalid, EnvironmentBroken, SandboxError; BudgetExhausted, ChatRejected.
         """
         place = await self.place(directory)
-        frozen = ""
+        ground, frozen = self._ground(place, item), ""
         try:
-            async with self._sandbox(place, item) as sandbox:
+            async with ground.sandbox(place.image, "play") as sandbox:
                 session = await sandbox.open_session()
                 episode = await run_episode(policy, session, place.task.instruction, settings, key=item)
                 await session.aclose()
                 if _is_graded(episode, grade_overflow=grade_overflow):
                     frozen = await sandbox.freeze()
-            verdict = await self._grade(place, frozen, item) if frozen else None
+            verdict = await ground.grade(frozen, place.task.suite(), "play") if frozen else None
         finally:
             if frozen:
                 with anyio.move_on_after(10, shield=True):
@@ -116,29 +115,15 @@ class Arena:
             return EnvironmentBroken(directory.name, built.failed_step, built.log_tail)
         return Place(name=directory.name, task=task, hash=await to_thread.run_sync(task.hash), image=built.image)
 
-    @asynccontextmanager
-    async def _sandbox(self, place: Place, item: str) -> AsyncIterator[Sandbox]:
-        spec = SandboxSpec(image=place.image, limits=place.task.limits(), run_id=self._run_id, purpose=item)
-        async with self._limits.take("run", item=item):
-            async with self._limits.take("create", item=item):
-                sandbox = await self._engine.create(spec)
-            async with sandbox:
-                await start_services(sandbox, place.task.services)
-                yield sandbox
-
-    async def _grade(self, place: Place, image: str, item: str) -> Verdict:
-        from sandbox.verifier import grade
-
-        async with self._limits.take("grade", item=item):
-            return await grade(
-                self._engine,
-                image,
-                place.task.suite(),
-                services=place.task.services,
-                limits=place.task.limits(),
-                run_id=self._run_id,
-                purpose=f"grade {item}",
-            )
+    def _ground(self, place: Place, item: str) -> Ground:
+        return Ground(
+            engine=self._engine,
+            named=self._limits,
+            limits=place.task.limits(),
+            services=place.task.services,
+            run_id=self._run_id,
+            item=item,
+        )
 
 
 def _is_graded(episode: Episode, *, grade_overflow: bool) -> bool:
