@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from generators.procedural.compose import module_of
-from generators.procedural.families.basics import TERSE_PLACES, Scene
+from generators.procedural.families.basics import NAMES, TERSE_PLACES, Scene
 from generators.procedural.families.basics_files import COPY, MOVE
 from generators.procedural.families.basics_text import SORT
 from generators.procedural.steps import Step
@@ -116,7 +116,7 @@ class Errand:
 def draw_errand(seed: str, obstacle: Obstacle | None = None) -> Errand:
     """The errand of a seed; without `obstacle` one of the usual mix."""
     rng = random.Random(seed)
-    scene = _Foldered(rng=rng, directory=rng.choice(TERSE_PLACES))
+    scene = _Foldered(rng=rng, directory=rng.choice(TERSE_PLACES), _names=rng.sample(NAMES[:10], 10))
     step = rng.choice(_JOBS).job(scene)
     names, weights = zip(*_MIX, strict=True)
     obstacle = obstacle or rng.choices(names, weights)[0]
