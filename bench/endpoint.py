@@ -187,6 +187,7 @@ def _account(
 
 async def measure(folder: Path, *, tasks: int, share: float, seed: int) -> None:
     """Print the count."""
+    await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
     proof = await prove(folder, tasks=tasks, kill_at=tasks * 12, share=share, seed=seed)
     for name, value in msgspec.structs.asdict(proof).items():
         shown = f"{len(value)}" if isinstance(value, tuple) else value
