@@ -100,6 +100,7 @@ def workers(
     anyio.run(partial(measure, workers=workers, messages=messages, slots=slots, wait_s=wait_s))
 
 
+@app.command
 def endpoint(*, tasks: int = 200, share: float = 0.2, seed: int = 0, folder: Path | None = None) -> None:
     """Generation against an endpoint that misbehaves, killed in the middle: nothing is lost, nothing paid twice.
 
