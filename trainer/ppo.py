@@ -74,7 +74,8 @@ class PPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_ratio: float = 1e4
     """Tripwire: when a token's probability has grown by more since sampling, the remaining epochs are left out."""
     max_gap: float = 0.5
-    """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused."""
+    """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused. Decoupled
+    only: without `behaviour_cap` the learner's own log-probabilities of a batch are never taken."""
     max_skips: int = 5
     """Non-finite steps of one network in a row that end the run."""
     bf16: bool = False
