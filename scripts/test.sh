@@ -14,32 +14,21 @@ missing() {
   echo "test: $*; its tests are skipped" >&2
 }
 
-if ! command -v nats-server >/dev/null; then
+need() { # PROGRAM PACKAGES...
+  local program=$1
+  shift
+  if command -v "$program" >/dev/null; then return; fi
   if as_root; then
-    echo "test: installing nats-server"
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nats-server >/dev/null
+    echo "test: installing $*"
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
   else
-    missing "no nats-server on the path (Debian: apt-get install nats-server)"
+    missing "no $program on the path (Debian: apt-get install $*)"
   fi
-fi
+}
 
-if ! command -v ip >/dev/null; then
-  if as_root; then
-    echo "test: installing iproute2"
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iproute2 >/dev/null
-  else
-    missing "no ip on the path (Debian: apt-get install iproute2)"
-  fi
-fi
-
-if ! command -v chromedriver >/dev/null; then
-  if as_root; then
-    echo "test: installing chromium"
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null
-  else
-    missing "no chromedriver on the path (Debian: apt-get install chromium chromium-driver)"
-  fi
-fi
+need nats-server nats-server
+need ip iproute2
+need chromedriver chromium chromium-driver
 
 if [[ -z ${DOCKER_HOST-} ]]; then
   if socket=$(scripts/docker-engine.sh start); then export DOCKER_HOST=$socket; else missing "no Docker engine answers and none could be started"; fi

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from runtime.errors import RuntimeFault
 from trainer.model import save_model
 from trainer.ppo import Learner
 
@@ -33,12 +34,20 @@ SCHEMA = 2
 STATE = "learner"
 
 
-class CheckpointInvalid(Exception):
+class CheckpointInvalid(RuntimeFault):
     """A checkpoint cannot be used."""
 
     def __init__(self, directory: Path, reason: str) -> None:
         self.directory, self.reason = directory, reason
         super().__init__(f"{directory}: {reason}")
+
+
+class CheckpointForeign(CheckpointInvalid):
+    """A checkpoint of another version of this program: whole, and not to be read here."""
+
+    def __init__(self, directory: Path, schema: int) -> None:
+        age = "a newer" if schema > SCHEMA else "an older"
+        super().__init__(directory, f"made by {age} version (schema {schema}, this one reads {SCHEMA})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +71,8 @@ def save_checkpoint(
         raise ValueError("at least two checkpoints are kept: the newest may turn out to be damaged")
     final = root / f"step-{version:08d}"
     temporary = root / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in root.glob(".step-*"):  # by a writer that was killed
+        shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         save_model(learner.policy, temporary / "policy")
@@ -84,10 +94,15 @@ def save_checkpoint(
 
 
 def newest(root: Path) -> Checkpoint | None:
-    """The newest complete checkpoint; damaged ones are passed over. None when there is none."""
+    """The newest complete checkpoint; damaged ones are passed over. None when there is none.
+
+    Raises: CheckpointForeign: to begin again beside it would undo the run.
+    """
     for directory in reversed(_all(root)):
         try:
             return read_checkpoint(directory)
+        except CheckpointForeign:
+            raise
         except CheckpointInvalid:
             continue
     return None
@@ -98,10 +113,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     try:
         manifest = json.loads((directory / "manifest.json").read_bytes())
         if manifest["schema"] != SCHEMA:
-            age = "a newer" if manifest["schema"] > SCHEMA else "an older"
-            raise CheckpointInvalid(
-                directory, f"made by {age} version (schema {manifest['schema']}, this one reads {SCHEMA})"
-            )
+            raise CheckpointForeign(directory, manifest["schema"])
         for name, digest in manifest["files"].items():
             if _digest(directory / name) != digest:
                 raise CheckpointInvalid(directory, f"{name} is damaged")

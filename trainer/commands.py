@@ -63,7 +63,7 @@ async def train(
     found = tuple(find_tasks(tasks or ()))
     if common.dry_run:
         return show_estimate(asked, recipe, source, len(found), as_json=common.json)
-    from trainer.parallel import is_follower
+    from trainer.parallel import in_team, is_follower
 
     if is_follower():
         from trainer.follow import follow
@@ -85,7 +85,8 @@ async def train(
         out=str(out.absolute()),
         resume=resume,
     )
-    client = None if common.here else find_client(settings.paths.state)
+    # the followers wait for a leader in this process, not in one of the daemon's
+    client = None if common.here or in_team() else find_client(settings.paths.state)
     if client is not None:
         return await _train_there(client, wanted, settings, as_json=common.json)
     return await _train_here(wanted, settings, as_json=common.json)

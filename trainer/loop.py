@@ -27,6 +27,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from runtime.causes import first_cause
+from runtime.errors import RuntimeFault
 from trainer.buffer import Buffer
 from trainer.checkpoint import newest, restore, save_checkpoint
 from trainer.handover import PolicyPool, WeightStore
@@ -81,7 +82,7 @@ class LoopConfig:
     """Token ids of the fingerprint that each hand-over is checked with."""
 
 
-class TrainingStalled(Exception):
+class TrainingStalled(RuntimeFault):
     """Nothing has moved for too long."""
 
     def __init__(self, patience_s: float, waiting: Sequence[str]) -> None:
@@ -145,7 +146,10 @@ class Loop:
         self._progress.moved()
 
     async def run(self) -> None:
-        """Train to the end. Raises: TrainingDiverged, TrainingStalled, HandoverFailed, and what a rollout raises."""
+        """Train to the end.
+
+        Raises: TrainingDiverged, TrainingStalled, HandoverFailed, CheckpointInvalid, and what a rollout raises.
+        """
         await self._begin()
         try:
             async with anyio.create_task_group() as group:

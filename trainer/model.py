@@ -101,7 +101,7 @@ class Critic(nn.Module):
         super().__init__()
         self.model = model
         hidden: int = model.config.hidden_size  # type: ignore[assignment,union-attr]
-        self.head = nn.Linear(hidden, 1)
+        self.head = nn.Linear(hidden, 1, device=next(model.parameters()).device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 

@@ -177,7 +177,7 @@ class Ranks(Team):
 def open_team() -> Iterator[Team]:
     """The team that this process belongs to: alone, unless `torchrun` started several. When the leader leaves, it tells
     the followers; when it fails, it says nothing to processes that may wait for it elsewhere: `torchrun` ends them."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if not in_team():
         yield ALONE
         return
     from torch import distributed
@@ -192,9 +192,14 @@ def open_team() -> Iterator[Team]:
     distributed.destroy_process_group()
 
 
+def in_team() -> bool:
+    """Whether this is one of several processes that `torchrun` started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 def is_follower() -> bool:
     """Whether this is one of `torchrun`'s processes, and not its first."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+    return in_team() and os.environ.get("RANK", "0") != "0"
 
 
 def merged(every: Iterable[Parts]) -> Parts:

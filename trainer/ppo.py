@@ -29,6 +29,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from runtime.errors import RuntimeFault
 from trainer.advantages import gae, grpo, place_rewards, rloo
 from trainer.batch import Columns, collate, plan
 from trainer.lora import LoRAConfig, adapted, bring
@@ -73,14 +74,15 @@ class PPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_ratio: float = 1e4
     """Tripwire: when a token's probability has grown by more since sampling, the remaining epochs are left out."""
     max_gap: float = 0.5
-    """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused."""
+    """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused. Decoupled
+    only: without `behaviour_cap` the learner's own log-probabilities of a batch are never taken."""
     max_skips: int = 5
-    """Non-finite steps in a row that end the run."""
+    """Non-finite steps of one network in a row that end the run."""
     bf16: bool = False
     """Forward in bfloat16; weights, gradients and optimiser stay float32."""
 
 
-class TrainingDiverged(Exception):
+class TrainingDiverged(RuntimeFault):
     """The update cannot go on: too many non-finite steps, or sampler and learner disagree."""
 
     def __init__(self, step: int, reason: str) -> None:
@@ -114,8 +116,10 @@ class Learner:
         if config.advantage == "gae" and critic is None:
             raise ValueError("advantage 'gae' needs a critic")
         self.policy, self.config, self.seed, self.team = policy, config, seed, team
-        self.updates = self.skips = 0
+        self.updates = 0
         self.steps = {"policy": 0, "critic": 0}
+        self.skips = {"policy": 0, "critic": 0}
+        """Non-finite steps in a row, of each network."""
         self._evidence = evidence or (lambda reason, samples: None)
         team.tell("learn", config=config, seed=seed, critic=critic is not None)
         self.trained = policy if lora is None else adapted(policy, lora, seed=seed)
@@ -302,15 +306,15 @@ class Learner:
             for group in optimiser.param_groups:
                 group["lr"] = base * rise
             optimiser.step()
-            self.skips = 0
+            self.skips[name] = 0
         else:
-            self.skips += 1
+            self.skips[name] += 1
             metrics["skipped_steps"].append(1.0)
             self._evidence(
                 f"{name} gradient is not finite at step {self.steps[name]}", [samples[i] for i in index.tolist()]
             )
-            if self.skips >= self.config.max_skips:
-                raise TrainingDiverged(self.steps[name], f"{self.skips} non-finite steps in a row")
+            if self.skips[name] >= self.config.max_skips:
+                raise TrainingDiverged(self.steps[name], f"{self.skips[name]} non-finite {name} steps in a row")
         optimiser.zero_grad(set_to_none=True)
         self.steps[name] += 1
 

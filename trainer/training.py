@@ -80,7 +80,8 @@ class Tools:
 async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> None:
     """Carry the recipe out.
 
-    Raises: UserError, TaskInvalid, TrainingDiverged, TrainingStalled, HandoverFailed, PolicyUnavailable, SandboxError.
+    Raises: UserError, TaskInvalid, TrainingDiverged, TrainingStalled, HandoverFailed, PolicyUnavailable,
+    CheckpointInvalid, SandboxError.
     """
     _record(recipe, inputs.out)
     encoder = open_encoder(recipe, inputs.model)

@@ -1,12 +1,10 @@
-"""Every bench can be called by its name."""
+"""The command line of the benches."""
 
-from pathlib import Path
+from inspect import isfunction
 
-from bench.__main__ import app
-
-PARTS = {"faulty", "nats_server", "netns", "record"}
+from bench import __main__ as command_line
 
 
-def test_each_module_of_the_bench_has_its_command():
-    modules = {path.stem for path in Path("bench").glob("[!_]*.py")} - PARTS
-    assert modules == {name for name in app if not name.startswith("-")}
+def test_every_measurement_is_a_command():
+    own = {f.__name__ for f in vars(command_line).values() if isfunction(f) and f.__module__ == command_line.__name__}
+    assert {name for name in own if not name.startswith("_")} <= set(command_line.app)

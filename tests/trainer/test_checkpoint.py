@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.trainer.test_ppo import CONFIG, VOCABULARY, episodes, learner, weights, with_changes
-from trainer.checkpoint import CheckpointInvalid, newest, read_checkpoint, restore, save_checkpoint
+from trainer.checkpoint import CheckpointForeign, CheckpointInvalid, newest, read_checkpoint, restore, save_checkpoint
 from trainer.model import Critic, load_model, small_llama
 from trainer.ppo import Learner
 
@@ -87,6 +87,13 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert newest(tmp_path) is None
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path):
+    left = tmp_path / ".step-00000001.1"
+    (left / "learner").mkdir(parents=True)
+    save_checkpoint(tmp_path, learner(), version=2, trained=[], extra={})
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000002"]
+
+
 def test_old_ones_go_two_stay_and_the_model_loads(tmp_path):
     one = learner()
     for version in (1, 2, 3):
@@ -102,5 +109,7 @@ def test_another_schema_is_refused_by_name(tmp_path, schema, age):
     directory = save_checkpoint(tmp_path, learner(), version=1, trained=[], extra={})
     manifest = directory / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"schema": 2', f'"schema": {schema}'))
-    with pytest.raises(CheckpointInvalid, match=f"{age} version"):
+    with pytest.raises(CheckpointForeign, match=f"{age} version"):
         read_checkpoint(directory)
+    with pytest.raises(CheckpointForeign, match=f"{age} version"):
+        newest(tmp_path)

@@ -9,7 +9,8 @@ from runtime.chat.script import Reply
 from runtime.chat.scripted import ScriptedServer
 from runtime.cli import run
 from tests.trainer.world import make_model, make_task
-from trainer.commands import evaluate
+from trainer import commands
+from trainer.commands import evaluate, train
 from trainer.evaluate import read_evaluation, read_trajectories
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -56,6 +57,28 @@ def test_a_dry_run_shows_every_number_and_what_it_needs(capsys):
 def test_a_mistake_is_answered_in_one_line(capsys, arguments, told):
     assert run(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+async def test_a_team_leads_itself_though_a_daemon_works(tmp_path, monkeypatch):
+    async def here(wanted, settings, *, as_json):
+        return 7
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(commands, "find_client", lambda state: pytest.fail("the daemon is asked"))
+    monkeypatch.setattr(commands, "_train_here", here)
+    make_task(tmp_path / "tasks", "a")
+    assert await train(RECIPES / "small-cpu.toml", tasks=[tmp_path / "tasks"], model=tmp_path) == 7
+
+
+@pytest.mark.namespace
+def test_a_server_that_cannot_be_reached_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
+    make_task(tmp_path / "tasks", "a")
+    command = ["train", str(RECIPES / "small-cpu-sglang.toml"), "--tasks", str(tmp_path / "tasks"), "--sandbox"]
+    command += ["namespace", "--model", str(make_model(tmp_path / "model")), "--out", str(tmp_path / "run"), "--here"]
+    assert run([*command, "--engine-url", "http://127.0.0.1:9"]) == 1
+    assert "termloom: policy http://127.0.0.1:9: /model_info: Cannot connect" in capsys.readouterr().err
 
 
 @pytest.mark.namespace

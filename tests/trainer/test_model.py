@@ -56,6 +56,11 @@ def test_values_do_not_see_the_token_they_judge():
     assert values[0, 1] != values[0, 3]
 
 
+def test_the_critics_head_is_where_its_model_is():
+    critic = Critic(small_llama(31, hidden=32, layers=1).to("meta"))
+    assert {weight.device.type for weight in critic.parameters()} == {"meta"}
+
+
 def test_packing_keeps_every_token_once_and_fills_rows():
     batch = collate(make_samples(count=9))
     rows = pack(batch.ids, batch.lengths, row_tokens=16)

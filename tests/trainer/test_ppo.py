@@ -111,8 +111,19 @@ def test_a_step_that_is_not_finite_is_skipped_with_evidence_and_ends_the_run_whe
     assert metrics["skipped_steps"] == 2
     assert kept[0][1] == 4
     assert torch.equal(before, weights(one.policy))
-    with pytest.raises(TrainingDiverged, match="non-finite"):
+    one.update(poisoned)
+    with pytest.raises(TrainingDiverged, match="3 non-finite critic steps"):
         one.update(poisoned)
+
+
+def test_finite_steps_of_the_critic_do_not_hide_a_policy_that_never_moves(monkeypatch):
+    one = learner(with_changes(max_skips=2, epochs=1))
+    whole = one._advantages
+    monkeypatch.setattr(one, "_advantages", lambda batch, values: (whole(batch, values)[0] * float("nan"), values))
+    batch = episodes(one.policy, count=4)
+    assert one.update(batch)["skipped_steps"] == 1
+    with pytest.raises(TrainingDiverged, match="2 non-finite policy steps"):
+        one.update(batch)
 
 
 def test_an_update_is_refused_when_sampler_and_learner_disagree():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.errors import UserError
 from tests.trainer.world import make_model
@@ -26,6 +27,13 @@ def written(tmp_path, text):
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_shipped_recipe_loads(path):
     assert load_recipe(path).name == path.stem
+
+
+def test_the_small_recipe_with_sglang_differs_in_who_serves_and_in_patience_alone():
+    own, served = (load_recipe(RECIPES / f"{name}.toml") for name in ("small-cpu", "small-cpu-sglang"))
+    alike = {"name": own.name, "description": own.description, "serve": own.serve}
+    patience = {"train": replace(served.train, patience_s=own.train.patience_s)}
+    assert replace(served, **alike, **patience) == own
 
 
 def test_endless_terminals_as_published():

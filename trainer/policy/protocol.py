@@ -17,6 +17,8 @@ from typing import Literal, Protocol, Self
 
 import msgspec
 
+from runtime.errors import RuntimeFault
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample one continuation."""
@@ -83,7 +85,7 @@ class PolicyClient(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
 
-class PolicyUnavailable(Exception):
+class PolicyUnavailable(RuntimeFault):
     """No engine could answer: infrastructure, the episode is retried and has no reward."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
@@ -91,7 +93,7 @@ class PolicyUnavailable(Exception):
         super().__init__(f"policy {endpoint}: {reason}")
 
 
-class HandoverFailed(Exception):
+class HandoverFailed(RuntimeFault):
     """New weights did not arrive whole; the engine stays out of routing until they do."""
 
     def __init__(self, endpoint: str, version: int, reason: str) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _UNDO_S = 5.0
 """For what must be asked of a server after a hand-over was given up."""
+_UNKNOWN_FORM = (KeyError, TypeError, IndexError, ValueError)
+"""What reading an answer raises that is not as expected."""
 
 
 class SGLangClient:
@@ -43,7 +45,7 @@ class SGLangClient:
     Args:
         base_url: `http://host:port` of the worker itself (a router forwards `/generate` only).
         road: how weights travel; its deadline is that of the scope in which `update` is called.
-        deadline_s: for one generation, its time in the server's queue included.
+        deadline_s: for one generation, its time in the server's queue included, and for entering the client.
     """
 
     def __init__(
@@ -109,16 +111,19 @@ class SGLangClient:
             "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
         }
         answer = await self._post("/generate", body)
-        return [float(entry[0]) for entry in answer["meta_info"]["input_token_logprobs"][1:]]
+        try:
+            return [float(entry[0]) for entry in answer["meta_info"]["input_token_logprobs"][1:]]
+        except _UNKNOWN_FORM as error:
+            raise PolicyUnavailable(self.base_url, f"/generate answered in an unknown form: {error!r}") from error
 
     async def unlike(self, weights: Path) -> list[str] | None:
         if self._info["device"] != "cpu" or self._ranks != 1:
             return None  # devices hash otherwise, and several processes hold a part each
         try:
             answer = await self._post("/weights_checker", {"action": "checksum"})
-        except Refused:
+            got: Mapping[str, str] = answer["ranks"][0]["checksums"]
+        except (Refused, *_UNKNOWN_FORM):
             return None
-        got: Mapping[str, str] = answer["ranks"][0]["checksums"]
         wanted = await to_thread.run_sync(checksums, weights, self._info["dtype"])
         if got.keys() != wanted.keys():
             return None  # another architecture: its names are not known here
@@ -170,11 +175,9 @@ class SGLangClient:
     def _compare_shapes(self, weights: Path, version: int) -> None:
         try:
             new = tensor_shapes(weights)
+            old = tensor_shapes(self._served) if self._served is not None and self._served.is_dir() else new
         except (OSError, ValueError) as error:
             raise HandoverFailed(self.base_url, version, str(error)) from error
-        if self._served is None or not self._served.is_dir():
-            return
-        old = tensor_shapes(self._served)
         wrong = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
         if wrong:
             raise HandoverFailed(
@@ -190,11 +193,15 @@ class SGLangClient:
             headers=self._headers,
         )
         try:
-            model, self._info = await self._model(), await self._call("GET", "/server_info", None)
-            self._names, self._version = [model["weight_version"]], _version(model["weight_version"])
-            self._served = Path(model["model_path"])
-            self._choose_road()
-            await self._probe()
+            with anyio.fail_after(self._deadline_s):
+                model, self._info = await self._model(), await self._call("GET", "/server_info", None)
+                self._names, self._version = [model["weight_version"]], _version(model["weight_version"])
+                self._served = Path(model["model_path"])
+                self._choose_road()
+                await self._probe()
+        except TimeoutError:
+            await self._http.close()
+            raise PolicyUnavailable(self.base_url, f"no answer within {self._deadline_s:g} s") from None
         except BaseException:
             await self._http.close()
             raise
@@ -265,7 +272,7 @@ def _continuation(
         versions = [_version(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
         logprobs = [float(pair[0]) for pair in pairs]
         queue_s = held_s + float(meta.get("queue_time") or 0.0)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except _UNKNOWN_FORM as error:
         raise PolicyUnavailable(endpoint, f"/generate answered in an unknown form: {error!r}") from error
     if strange:
         raise PolicyUnavailable(endpoint, f"it serves weights '{strange[0]}', which nobody handed over to it")
