@@ -97,9 +97,11 @@ class Images:
         home = self._directory / image_id
         try:
             manifest = msgspec.json.decode((home / "image.json").read_bytes(), type=_Manifest)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except FileNotFoundError:
             return None
-        if manifest.version != _FORMAT or manifest.boot != boot_id():
+        except msgspec.DecodeError:  # of another format, or torn
+            manifest = None
+        if manifest is None or manifest.version != _FORMAT or manifest.boot != boot_id():
             shutil.rmtree(home)
             return None
         layers = (Layer(kind="directory", name=str(home / "layer")), Layer(kind="directory", name=manifest.base))

@@ -126,6 +126,14 @@ async def test_equal_builds_are_found_again_and_different_ones_are_not(namespace
         assert not (await build(second, text)).cached
 
 
+async def test_an_image_whose_description_cannot_be_read_is_built_again(namespace_engine, state_dir):
+    text = "FROM termloom-base\nCOPY notes.txt /srv/\n"
+    first = await build(namespace_engine, text)
+    (state_dir / "images" / first.image / "image.json").write_text('{"version": 1, "boot": "", "config": {}}')
+    again = await build(namespace_engine, text)
+    assert (again.image, again.cached) == (first.image, False)
+
+
 async def test_equal_builds_at_once_are_one_and_survive_the_first_caller(namespace_engine):
     text = "FROM termloom-base\nRUN sleep 0.3; date +%s%N > /srv/stamp\n"
     results: list[BuildResult] = []
