@@ -1,7 +1,7 @@
 """A job in a process of its own, as the daemon sees it: started, lent places, steered, followed, started again, killed.
 
 Invariants:
-- The process is alone in its session; when the daemon dies, the line ends and the process kills itself at once.
+- The process leads a session; when the daemon dies, the line ends and the process kills itself and its group at once.
 - Places that it holds in the daemon's limits come back when it ends, however it ends.
 - A process that dies without having said what its job came to is started again, a few times, and goes on with what is
   recorded; what its job says to have failed is final.

@@ -1,7 +1,7 @@
 """Kinds of jobs as another package would register them: two quick stages, the second of which travels to workers.
 
 Options: `count` items; `pace_s` a piece; `broken`, items that fail however often they come while `mended` is no file;
-`dies`, the process, and leaves a child.
+`child`, started by the process, which would outlive it; `dies`, the process, when it has one.
 """
 
 from __future__ import annotations
@@ -83,14 +83,16 @@ def check(settings: Any, options: Mapping[str, Any]) -> None:
         raise UserError("count", "is less than 1", "Ask for something")
 
 
-def collapse() -> None:
-    print("the shed collapses, and leaves", subprocess.Popen(["sleep", "600"]).pid, flush=True)
-    os.abort()
+def start_child() -> None:
+    print("a child:", subprocess.Popen(["sleep", "600"]).pid, flush=True)
 
 
 async def run(work: JobWork) -> dict[str, Any]:
+    if "child" in work.options:
+        start_child()
     if "dies" in work.options:
-        collapse()
+        print("the shed collapses", flush=True)
+        os.abort()
     options, there = work.options, place(work.settings, work.options)
     logs = [Log(item=f"{n:03d}", run_id=there.run_id, number=n) for n in range(int(options["count"]))]
     shop = Shop(float(options.get("pace_s", 0.0)), list(options.get("broken", ())), str(options.get("mended", "")))

@@ -143,7 +143,7 @@ async def test_it_is_paused_explained_requeued_and_goes_on_when_its_process_is_k
 async def test_it_ends_with_its_daemon_and_goes_on_with_the_next_and_a_cancel_leaves_nothing(tmp_path, engine):
     with anyio.fail_after(120):
         with Daemon(tmp_path) as daemon:
-            job = await submit(daemon.client, tmp_path / "out", kind="shed", count=500, pace_s=0.05)
+            job = await submit(daemon.client, tmp_path / "out", kind="shed", count=500, pace_s=0.05, child="yes")
             await until(daemon.client, job, "done")
             first = process_of(notes_of(daemon.state))
             daemon.stop(signal.SIGKILL)
@@ -159,6 +159,8 @@ async def test_it_ends_with_its_daemon_and_goes_on_with_the_next_and_a_cancel_le
             await daemon.client.post("jobs", job, "cancel")
             assert (await end_of(daemon.client, job))["state"] == "cancelled"
             assert not any(Path(f"/proc/{process}").exists() for process in (second, third))
+            assert len(children(daemon.state)) == 3
+            assert all(map(has_ended, children(daemon.state)))
 
 
 @pytest.mark.namespace
@@ -176,15 +178,19 @@ async def test_what_is_told_while_its_process_is_started_again_is_done(tmp_path,
 @pytest.mark.namespace
 async def test_one_that_dies_each_time_fails_with_the_end_of_its_output(tmp_path, engine):
     with anyio.fail_after(120), Daemon(tmp_path) as daemon:
-        job = await submit(daemon.client, tmp_path / "out", kind="shed", count=5, dies="at once")
+        job = await submit(daemon.client, tmp_path / "out", kind="shed", count=5, child="yes", dies="at once")
         end = await end_of(daemon.client, job)
-        log = (notes_of(daemon.state) / "process.log").read_text()
     assert end["state"] == "failed"
     assert "ended by signal 6" in end["detail"]
     assert "the shed collapses" in end["detail"]
-    left = [int(words.split()[-1]) for words in log.splitlines() if "collapses" in words]
-    assert len(left) == 3
-    assert all(map(has_ended, left))
+    assert len(children(daemon.state)) == 3
+    assert all(map(has_ended, children(daemon.state)))
+
+
+def children(state: Path) -> list[int]:
+    """What the processes of the only run have started."""
+    log = (notes_of(state) / "process.log").read_text()
+    return [int(said.split()[-1]) for said in log.splitlines() if said.startswith("a child:")]
 
 
 def has_ended(process: int) -> bool:
