@@ -26,8 +26,8 @@ import shutil
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from subprocess import DEVNULL, PIPE, STDOUT
@@ -179,19 +179,31 @@ async def _make_tar(tar: Path, packages: Packages, progress: Progress, otherwise
     if shutil.which("mmdebstrap"):
         argv = mmdebstrap_argv(tar, _host_source(), packages)
         try:
-            await _run(argv, progress, env={"SOURCE_DATE_EPOCH": "0"})
+            with _refusing(packages):
+                await _run(argv, progress, env={"SOURCE_DATE_EPOCH": "0"})
         except EngineUnavailable as refusal:
-            if packages and any(words in refusal.reason for words in _UNKNOWN):
-                raise PackagesMissing(packages, refusal.reason) from refusal
             if otherwise is None:
                 raise
             progress(f"{refusal.reason}: the engine makes the base environment")
-            await otherwise(tar, base_dockerfile(packages))
+            with _refusing(packages):
+                await otherwise(tar, base_dockerfile(packages))
     elif otherwise is not None:
         progress("no mmdebstrap here: the engine makes the base environment")
-        await otherwise(tar, base_dockerfile(packages))
+        with _refusing(packages):
+            await otherwise(tar, base_dockerfile(packages))
     else:
         raise _unavailable("the program mmdebstrap is missing", "Install it: apt-get install mmdebstrap.")
+
+
+@contextmanager
+def _refusing(packages: Packages) -> Iterator[None]:
+    """Raises: PackagesMissing where it is the packages that cannot be had."""
+    try:
+        yield
+    except EngineUnavailable as refusal:
+        if packages and any(words in refusal.reason for words in _UNKNOWN):
+            raise PackagesMissing(packages, refusal.reason) from refusal
+        raise
 
 
 async def _install_mmdebstrap(progress: Progress) -> None:

@@ -47,11 +47,12 @@ async def _objection(draft: Draft, environment: Environment, item: str, context:
     built = await bench.build()
     if not built.ok:
         return "build_failed", _told(built)
-    try:
-        async with bench.sandbox(built.image, "services"):
-            pass
-    except ServiceUnhealthy as unhealthy:
-        return "service_unhealthy", unhealthy.report
+    if environment.services:
+        try:
+            async with bench.sandbox(built.image, "services"):
+                pass
+        except ServiceUnhealthy as unhealthy:
+            return "service_unhealthy", unhealthy.report
     verdict = await bench.grade(built.image, initial_suite(environment.initial_tests), "initial")
     return ("", "") if verdict.passed else ("initial_tests_failed", report(verdict))
 
@@ -69,5 +70,5 @@ STAGE = Stage(
     publishes={Furnished: "furnished"},
     handler=furnish,
     slots=16,
-    limits=("chat", "build", "grade"),
+    limits=("chat", "build", "create", "run", "grade"),
 )

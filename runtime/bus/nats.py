@@ -20,8 +20,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -203,12 +203,14 @@ class _Queue:
 
     async def mark_delayed(self, key: str, delay_s: float) -> None:
         subject = self.names.delayed_subject(token_of(key), str(round((time.time() + delay_s) * 1000)))
-        await self.bus.jetstream.publish(subject, b"", timeout=_CONFIRM_S)
+        with _only_told():
+            await self.bus.jetstream.publish(subject, b"", timeout=_CONFIRM_S)
 
     async def unmark_delayed(self, key: str) -> None:
-        await self.bus.jetstream.purge_stream(
-            self.names.delayed_stream, subject=self.names.delayed_subject(token_of(key), "*")
-        )
+        with _only_told():
+            await self.bus.jetstream.purge_stream(
+                self.names.delayed_stream, subject=self.names.delayed_subject(token_of(key), "*")
+            )
 
     async def delays(self) -> list[float]:
         """When each of the delays that are marked ends, in seconds since the epoch."""
@@ -512,6 +514,15 @@ class _Deliveries:
         else:
             self._asked_until = min(self._asked_until, time.monotonic() + _ROOM_S)  # refused: again in a while
         self._changed.notify()
+
+
+@contextmanager
+def _only_told() -> Iterator[None]:
+    """Around the marks of delays: one that a restarting server does not hear is a wrong number in `state`, no more."""
+    from nats.errors import Error
+
+    with suppress(Error):
+        yield
 
 
 async def _quiet(_: Exception) -> None:

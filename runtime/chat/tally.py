@@ -34,6 +34,7 @@ class CallTally:
         if note.answered:
             self._latencies.append(note.latency_s)
             self._answered_at.append(note.at)
+            self._forget(note.at)
 
     @property
     def tries(self) -> int:
@@ -54,9 +55,12 @@ class CallTally:
 
     def rate_per_min(self, now: float) -> float:
         """Answers within the last minute."""
+        self._forget(now)
+        return len(self._answered_at) * 60.0 / RATE_OVER_S
+
+    def _forget(self, now: float) -> None:
         while self._answered_at and self._answered_at[0] < now - RATE_OVER_S:
             self._answered_at.popleft()
-        return len(self._answered_at) * 60.0 / RATE_OVER_S
 
     def latency_s(self, quantile: float) -> float:
         """By the nearest rank; 0 while nothing has been answered."""

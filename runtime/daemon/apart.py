@@ -1,7 +1,7 @@
 """A job in a process of its own, as the daemon sees it: started, lent places, steered, followed, started again, killed.
 
 Invariants:
-- The process is alone in its session; when the daemon dies, the line ends and the process kills itself at once.
+- The process leads a session; when the daemon dies, the line ends and the process kills itself and its group at once.
 - Places that it holds in the daemon's limits come back when it ends, however it ends.
 - A process that dies without having said what its job came to is started again, a few times, and goes on with what is
   recorded; what its job says to have failed is final.
@@ -56,9 +56,8 @@ class ProcessDied(RuntimeFault):
 
 async def run_apart(kind: str, work: JobWork, place: JobPlace) -> dict[str, Any]:
     """Carry a job out in a process; returns its result. Raises: FailedApart, ProcessDied."""
-    begun = work.begun
+    job = _Apart(kind, work, place)
     for left in reversed(range(ATTEMPTS)):
-        job = _Apart(kind, replace(work, begun=begun), place)
         try:
             return await job.run()
         except ProcessDied as died:
@@ -68,7 +67,8 @@ async def run_apart(kind: str, work: JobWork, place: JobPlace) -> dict[str, Any]
             if not left:
                 raise
             work.on_event(_said(place, f"{died.args[0].splitlines()[0]}; started again"))
-        begun = True
+        job = _Apart(kind, replace(work, begun=True), place, paused=job.paused)
+        work.announce(job)  # what it is told from now on, its process hears once it is there
         await anyio.sleep(_PAUSE_S)
     raise AssertionError("unreachable")
 
@@ -76,7 +76,7 @@ async def run_apart(kind: str, work: JobWork, place: JobPlace) -> dict[str, Any]
 class _Apart:
     """One process. What it announces is steered through here: see `runtime.daemon.kind.Steered`. Use once."""
 
-    def __init__(self, kind: str, work: JobWork, place: JobPlace) -> None:
+    def __init__(self, kind: str, work: JobWork, place: JobPlace, *, paused: bool = False) -> None:
         self._kind, self._work, self._place = kind, work, place
         self._log = place.notes_directory / "process.log"
         self._to_say, self._sayings = anyio.create_memory_object_stream[line.Said](float("inf"))
@@ -84,22 +84,21 @@ class _Apart:
         self._pending: set[str] = set()
         self._requeues: dict[str, tuple[anyio.Event, list[str | None]]] = {}
         self._steered = False
-        self.paused = False
+        self.paused = paused
         self.drained = ""
         """Why it was told to drain."""
 
     async def run(self) -> dict[str, Any]:
         with self._to_say, self._sayings:
             async with self._process() as (process, stream):
-                await line.say(
-                    stream,
-                    line.Begin(
-                        kind=self._kind,
-                        settings=whole(self._work.settings, engine=self._work.engine.name),
-                        options=dict(self._work.options),
-                        begun=self._work.begun,
-                    ),
+                begin = line.Begin(
+                    kind=self._kind,
+                    settings=whole(self._work.settings, engine=self._work.engine.name),
+                    options=dict(self._work.options),
+                    begun=self._work.begun,
                 )
+                with suppress(anyio.BrokenResourceError):  # it is gone already, which the listener hears as well
+                    await line.say(stream, begin)
                 result = await self._converse(stream)
                 with anyio.move_on_after(_LEAVE_S):
                     await process.wait()
@@ -129,8 +128,10 @@ class _Apart:
     async def requeue(self, item: str) -> str | None:
         if not self._steered:
             return None
-        answered, answers = self._requeues[item] = anyio.Event(), []
-        self._say(line.Requeue(item=item))
+        if item not in self._requeues:
+            self._requeues[item] = anyio.Event(), []
+            self._say(line.Requeue(item=item))
+        answered, answers = self._requeues[item]
         await answered.wait()
         return answers[0]
 
@@ -139,7 +140,8 @@ class _Apart:
             raise UserError("job", f"a job of kind '{self._kind}' cannot be {told}", "Drain it, and resume it later")
 
     def _say(self, said: line.Said) -> None:
-        self._to_say.send_nowait(said)
+        with suppress(anyio.ClosedResourceError):  # the process has ended, and hears nothing any more
+            self._to_say.send_nowait(said)
 
     async def _converse(self, stream: SocketStream) -> dict[str, Any] | None:
         """Until the process has said what came of it, or nothing more will come. Raises: FailedApart."""
@@ -152,6 +154,7 @@ class _Apart:
         except BaseExceptionGroup as error:
             raise first_cause(error) from error
         finally:
+            self._steered = False
             self._end_requeues()
         return result
 
@@ -177,6 +180,8 @@ class _Apart:
                 case line.Announced(steered=steered):
                     self._steered = steered
                     self._work.announce(self)
+                    if self.paused:  # as the process before it was
+                        self._say(line.Pause(on=True))
                 case line.Requeued(item=item, fresh=fresh):
                     answered, answers = self._requeues.pop(item)
                     answers.append(fresh)
@@ -229,9 +234,8 @@ async def _killed_in_the_end(process: Process) -> AsyncIterator[None]:
         yield
     finally:
         with anyio.CancelScope(shield=True):
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started is still there when it died by itself
             await process.wait()
 
 

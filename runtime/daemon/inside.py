@@ -1,7 +1,7 @@
 """The process of one job: `python -m runtime.daemon.inside FD`, started by the daemon and by nobody else.
 
 It carries the job out as the daemon would, with an engine of its own and places in the daemon's limits. When the line
-ends, the daemon is gone: the process kills itself, so that the next daemon never meets it at work.
+ends, the daemon is gone: the process kills itself and its children, so that the next daemon never meets it at work.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Desk:
                         self._work.drain(reason)
                 case _ if isinstance(self._work, Runner):
                     await self._steer(self._work, said)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.killpg(os.getpid(), signal.SIGKILL)  # with what it started: it leads its session
 
     async def _steer(self, runner: Runner, said: line.Anything) -> None:
         match said:

@@ -51,6 +51,7 @@ def without_secrets(sections: Mapping[str, Any]) -> dict[str, Any]:
 def whole(settings: Settings, *, engine: str) -> dict[str, Any]:
     """Everything, secrets included, for another process of this machine that does the work with `engine`."""
     dumped = settings.model_dump(mode="json", exclude={"daemon"})
-    dumped["chat"]["api_key"] = settings.chat.api_key.get_secret_value()
+    for section, endpoint in (("chat", settings.chat), ("band", settings.band)):
+        dumped[section]["api_key"] = endpoint.api_key.get_secret_value()
     dumped["sandbox"]["engine"] = engine
     return dumped

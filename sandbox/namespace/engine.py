@@ -162,6 +162,8 @@ class NamespaceEngine:
             return self.images.base
         if self._more is None:
             raise BuildUnsupported(ENGINE, f"a base with {', '.join(packages)}", "Open the engine with `open_engine`.")
+        if packages in self._bases:
+            return self._bases[packages]
         async with self._making:
             if packages not in self._bases:
                 made = await self._more(packages)

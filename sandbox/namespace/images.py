@@ -2,7 +2,7 @@
 
 - The bases: unpacked root file systems, never changed, never removed.
 - Built images: one layer on disk in `<state_dir>/images/<id>`, `<id>` being the hash of everything that went into it.
-  They appear by one rename. They are a cache of this boot: not synced, so after a restart they are made again.
+  They appear and go by one rename. They are a cache of this boot: not synced, so after a restart they are made again.
 - Frozen images: the upper layer of a sandbox, in the spawner's memory. They live as long as the engine.
 
 Frozen images share layers; a layer is let go with the last image that stands on it.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +28,7 @@ from sandbox.spec import BuildContext, Record
 
 _DEEPEST = 100
 _SCRATCH = ".build-"
+_GONE = ".gone-"
 _FORMAT = 2
 _ROOM_BYTES = 1 << 20
 _IDENTIFYING = ("etc/os-release", "etc/passwd", "var/lib/dpkg/status")
@@ -74,6 +77,8 @@ class Images:
         """The base and what was frozen."""
         self._frozen_layers: Counter[str] = Counter()
         self.base = self.add_base(rootfs)
+        for half_removed in directory.glob(f"{_GONE}*"):
+            shutil.rmtree(half_removed, ignore_errors=True)
 
     def add_base(self, rootfs: Path) -> Image:
         """The image of an unpacked root file system."""
@@ -97,10 +102,12 @@ class Images:
         home = self._directory / image_id
         try:
             manifest = msgspec.json.decode((home / "image.json").read_bytes(), type=_Manifest)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except FileNotFoundError:
             return None
-        if manifest.version != _FORMAT or manifest.boot != boot_id():
-            shutil.rmtree(home)
+        except msgspec.DecodeError:  # of another format, or torn
+            manifest = None
+        if manifest is None or manifest.version != _FORMAT or manifest.boot != boot_id():
+            self._discard(image_id)
             return None
         layers = (Layer(kind="directory", name=str(home / "layer")), Layer(kind="directory", name=manifest.base))
         return Image(id=image_id, layers=layers, config=manifest.config)
@@ -165,7 +172,14 @@ class Images:
     def remove_built(self, image_id: str) -> None:
         """Remove a built image from the disk. Idempotent; does nothing to a base."""
         if image_id.isalnum():
-            shutil.rmtree(self._directory / image_id, ignore_errors=True)
+            self._discard(image_id)
+
+    def _discard(self, image_id: str) -> None:
+        """Out of sight by one rename: who is killed while removing it leaves no half image to be found."""
+        gone = self._directory / f"{_GONE}{secrets.token_hex(8)}"
+        with suppress(FileNotFoundError):
+            (self._directory / image_id).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _vault_names(image: Image) -> list[str]:

@@ -12,17 +12,27 @@ from generators.context import replay
 from generators.messages import Blueprint, Certified, Draft, Reference, Rejected
 from generators.roles import Played
 from sandbox.engine import Sandbox
-from sandbox.spec import File
+from sandbox.spec import File, SandboxSpec
 from tests.generators.planted import Parts, Planted, planted, through_the_gates
 from tests.generators.running import namespace_engine
 
 pytestmark = pytest.mark.namespace
 
 
-async def test_the_sound_task_passes_every_gate(tmp_path: Path) -> None:
+async def test_the_sound_task_passes_every_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    purposes: list[str] = []
     async with namespace_engine(tmp_path / "engine") as engine:
+        create = engine.create
+
+        async def noted(spec: SandboxSpec) -> Sandbox:
+            purposes.append(spec.purpose.split()[0])
+            return await create(spec)
+
+        monkeypatch.setattr(engine, "create", noted)
         end = await through_the_gates(Parts(), engine, tmp_path / "out")
     assert isinstance(end, Certified), end
+    assert "grade" in purposes
+    assert "services" not in purposes, "it has none that could be looked at"
     checks = Certificate.model_validate_json(end.certificate).checks
     assert (checks.reference_passed, checks.moved_clock_passed) == (2, True)
 

@@ -22,7 +22,7 @@ from sandbox.basebuild import (
     trusted_argv,
     trusted_shell,
 )
-from sandbox.errors import EngineUnavailable
+from sandbox.errors import EngineUnavailable, PackagesMissing
 
 
 @pytest.fixture(scope="session")
@@ -213,3 +213,12 @@ async def test_where_mmdebstrap_fails_the_engine_makes_the_base(
     await basebuild._make_tar(tmp_path / "base.tar", (), told.append, otherwise)
     assert (tmp_path / "base.tar").read_bytes() == b"made by the engine"
     assert "exit code 25" in told[-1]
+
+
+@pytest.mark.usefixtures("no_builder")
+async def test_packages_that_the_engine_does_not_find_either_are_no_fault_of_the_engine(tmp_path: Path) -> None:
+    async def otherwise(tar: Path, dockerfile: str) -> None:
+        raise EngineUnavailable("base environment", "RUN failed: E: Unable to locate package nosuch", "")
+
+    with pytest.raises(PackagesMissing, match="nosuch cannot be installed"):
+        await basebuild._make_tar(tmp_path / "base.tar", ("nosuch",), print, otherwise)

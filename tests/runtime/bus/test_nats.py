@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 import anyio
 import pytest
+from nats.errors import TimeoutError as NatsTimeout
 
 from runtime.bus.nats import NatsBus
 from runtime.bus.protocol import Bus, QueueOptions
@@ -96,6 +97,24 @@ class TestNatsBus(BusContract):
                 await meanwhile.ack()
             state = await bus.state("work")
             assert (state.ready, state.leased) == (0, 0)
+
+    async def test_a_mark_that_a_restarting_server_does_not_hear_keeps_no_message_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        async def unheard(*_: object, **__: object) -> None:
+            raise NatsTimeout
+
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="a")
+            async with bus.consume("work", slots=1) as deliveries:
+                delivery = await take(deliveries)
+                monkeypatch.setattr(bus.jetstream, "publish", unheard)
+                monkeypatch.setattr(bus.jetstream, "purge_stream", unheard)
+                await delivery.nack(0.01)
+                again = await take(deliveries)
+                assert again.attempt == 2
+                await again.ack()
 
     async def test_a_name_that_is_no_token_is_refused(self):
         async with self.open() as bus:

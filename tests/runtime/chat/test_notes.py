@@ -66,3 +66,10 @@ def test_tries_are_counted_by_status_and_quantiles_are_those_of_answers():
     assert (tally.latency_s(0.5), tally.latency_s(0.95), CallTally().latency_s(0.5)) == (50.0, 95.0, 0.0)
     assert tally.rate_per_min(now=100.0) == 61
     assert tally.rate_per_min(now=1000.0) == 0
+
+
+def test_answers_of_long_ago_are_forgotten_though_nobody_asks_for_the_rate():
+    tally = CallTally()
+    for n in range(1000):
+        tally(note(float(n), 200))
+    assert len(tally._answered_at) == 61

@@ -1,13 +1,14 @@
 """Kinds of jobs as another package would register them: two quick stages, the second of which travels to workers.
 
 Options: `count` items; `pace_s` a piece; `broken`, items that fail however often they come while `mended` is no file;
-`dies`, the process with it.
+`child`, started by the process, which would outlive it; `dies`, the process, when it has one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -82,7 +83,13 @@ def check(settings: Any, options: Mapping[str, Any]) -> None:
         raise UserError("count", "is less than 1", "Ask for something")
 
 
+def start_child() -> None:
+    print("a child:", subprocess.Popen(["sleep", "600"]).pid, flush=True)
+
+
 async def run(work: JobWork) -> dict[str, Any]:
+    if "child" in work.options:
+        start_child()
     if "dies" in work.options:
         print("the shed collapses", flush=True)
         os.abort()

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 
+from runtime.daemon import line
+from runtime.daemon.apart import _Apart
 from runtime.daemon.lent import LentLimits
 from runtime.daemon.line import Give, Take
+from runtime.daemon.sections import whole
+from runtime.settings import Settings
 from tests.machine import base_environment, need_namespaces
 from tests.runtime.daemon.served import Daemon, boards, end_of, job_file, process_of, submit, until
 
@@ -51,6 +59,54 @@ async def test_an_unknown_limit_is_an_error_here_and_nothing_is_asked_for():
     assert said == []
 
 
+async def both_ends() -> tuple[SocketStream, SocketStream]:
+    ours, theirs = socket.socketpair()
+    return await SocketStream.from_socket(ours), await SocketStream.from_socket(theirs)
+
+
+def apart(tmp_path: Path, **more: object) -> _Apart:
+    work = SimpleNamespace(announce=lambda _: None, on_event=lambda _: None)
+    return _Apart("shed", work, SimpleNamespace(notes_directory=tmp_path), **more)
+
+
+async def test_two_who_put_back_one_letter_have_one_answer(tmp_path):
+    job, (ours, theirs) = apart(tmp_path), await both_ends()
+    fresh = []
+
+    async def requeue() -> None:
+        fresh.append(await job.requeue("000"))
+
+    with anyio.fail_after(10):
+        async with ours, theirs, job._to_say, job._sayings, anyio.create_task_group() as group:
+            group.start_soon(job._converse, ours)
+            words = line.heard(theirs)
+            await line.say(theirs, line.Announced(steered=True))
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(requeue)
+            group.start_soon(requeue)
+            assert await anext(words) == line.Requeue(item="000")
+            await line.say(theirs, line.Requeued(item="000", fresh="000-r1"))
+            await line.say(theirs, line.Result(result={}))
+    assert fresh == ["000-r1", "000-r1"]
+    assert await job.requeue("000") is None
+
+
+async def test_the_next_process_of_a_paused_job_is_paused_when_it_begins(tmp_path):
+    job, (ours, theirs) = apart(tmp_path, paused=True), await both_ends()
+    with anyio.fail_after(10):
+        async with ours, theirs, job._to_say, job._sayings, anyio.create_task_group() as group:
+            group.start_soon(job._converse, ours)
+            await line.say(theirs, line.Announced(steered=True))
+            assert await anext(line.heard(theirs)) == line.Pause(on=True)
+            await line.say(theirs, line.Result(result={}))
+
+
+def test_every_secret_is_handed_to_the_process():
+    settings = Settings(chat={"api_key": "author's"}, band={"api_key": "policy's"})
+    handed = whole(settings, engine="namespace")
+    assert (handed["chat"]["api_key"], handed["band"]["api_key"]) == ("author's", "policy's")
+
+
 @pytest.fixture
 def engine() -> None:
     need_namespaces()
@@ -87,7 +143,7 @@ async def test_it_is_paused_explained_requeued_and_goes_on_when_its_process_is_k
 async def test_it_ends_with_its_daemon_and_goes_on_with_the_next_and_a_cancel_leaves_nothing(tmp_path, engine):
     with anyio.fail_after(120):
         with Daemon(tmp_path) as daemon:
-            job = await submit(daemon.client, tmp_path / "out", kind="shed", count=500, pace_s=0.05)
+            job = await submit(daemon.client, tmp_path / "out", kind="shed", count=500, pace_s=0.05, child="yes")
             await until(daemon.client, job, "done")
             first = process_of(notes_of(daemon.state))
             daemon.stop(signal.SIGKILL)
@@ -103,13 +159,45 @@ async def test_it_ends_with_its_daemon_and_goes_on_with_the_next_and_a_cancel_le
             await daemon.client.post("jobs", job, "cancel")
             assert (await end_of(daemon.client, job))["state"] == "cancelled"
             assert not any(Path(f"/proc/{process}").exists() for process in (second, third))
+            assert len(children(daemon.state)) == 3
+            assert all(map(has_ended, children(daemon.state)))
+
+
+@pytest.mark.namespace
+async def test_what_is_told_while_its_process_is_started_again_is_done(tmp_path, engine):
+    with anyio.fail_after(120), Daemon(tmp_path) as daemon:
+        job = await submit(daemon.client, tmp_path / "out", kind="shed", count=500, pace_s=0.05)
+        await until(daemon.client, job, "done")
+        os.kill(process_of(notes_of(daemon.state)), signal.SIGKILL)
+        await until(daemon.client, job, "said")
+        await daemon.client.post("jobs", job, "drain")
+        end = await end_of(daemon.client, job)
+    assert (end["state"], end["result"]["reason"]) == ("drained", "asked to")
 
 
 @pytest.mark.namespace
 async def test_one_that_dies_each_time_fails_with_the_end_of_its_output(tmp_path, engine):
     with anyio.fail_after(120), Daemon(tmp_path) as daemon:
-        job = await submit(daemon.client, tmp_path / "out", kind="shed", count=5, dies="at once")
+        job = await submit(daemon.client, tmp_path / "out", kind="shed", count=5, child="yes", dies="at once")
         end = await end_of(daemon.client, job)
     assert end["state"] == "failed"
     assert "ended by signal 6" in end["detail"]
     assert "the shed collapses" in end["detail"]
+    assert len(children(daemon.state)) == 3
+    assert all(map(has_ended, children(daemon.state)))
+
+
+def children(state: Path) -> list[int]:
+    """What the processes of the only run have started."""
+    log = (notes_of(state) / "process.log").read_text()
+    return [int(said.split()[-1]) for said in log.splitlines() if said.startswith("a child:")]
+
+
+def has_ended(process: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    ended, _, _ = select.select([descriptor], [], [], 10)
+    os.close(descriptor)
+    return bool(ended)

@@ -126,6 +126,28 @@ async def test_equal_builds_are_found_again_and_different_ones_are_not(namespace
         assert not (await build(second, text)).cached
 
 
+async def test_an_image_whose_description_cannot_be_read_is_built_again(namespace_engine, state_dir):
+    text = "FROM termloom-base\nCOPY notes.txt /srv/\n"
+    first = await build(namespace_engine, text)
+    (state_dir / "images" / first.image / "image.json").write_text('{"version": 1, "boot": "", "config": {}}')
+    again = await build(namespace_engine, text)
+    assert (again.image, again.cached) == (first.image, False)
+
+
+async def test_an_image_whose_removal_is_interrupted_is_not_found_again(
+    namespace_engine, state_dir, rootfs, monkeypatch
+):
+    text = "FROM termloom-base\nCOPY notes.txt /srv/\n"
+    first = await build(namespace_engine, text)
+    with monkeypatch.context() as killed:
+        killed.setattr("sandbox.namespace.images.shutil.rmtree", lambda *_, **__: None)
+        await namespace_engine.remove_image(first.image)
+    assert not (await build(namespace_engine, text)).cached
+    assert list((state_dir / "images").glob(".gone-*"))
+    async with NamespaceEngine(state_dir=state_dir, rootfs=rootfs, trusted=None):
+        assert not list((state_dir / "images").glob(".gone-*"))
+
+
 async def test_equal_builds_at_once_are_one_and_survive_the_first_caller(namespace_engine):
     text = "FROM termloom-base\nRUN sleep 0.3; date +%s%N > /srv/stamp\n"
     results: list[BuildResult] = []
