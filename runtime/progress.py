@@ -79,6 +79,7 @@ class Tally:
                 stage.working.add(event.item)
             case Kind.RETRY | Kind.FAULT:
                 stage.working.discard(event.item)
+                stage.ready.discard(event.item)
                 stage.delayed.add(event.item)
                 stage.retried += 1
             case Kind.DONE:

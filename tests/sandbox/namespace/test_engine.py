@@ -28,7 +28,7 @@ async def main():
     async with NamespaceEngine(state_dir=Path(sys.argv[1]), rootfs=Path(sys.argv[2]), trusted=None) as engine:
         spec = SandboxSpec(image=engine.images.base.id)
         sandboxes = [await engine.create(spec) for _ in range(3)]
-        sandboxes.append(await engine.open_for_build(spec))
+        sandboxes.append(await engine.open_for_build(spec, engine.images.base))
         processes = [await sandbox.spawn(["sleep", "1000"], env={}, cwd="/") for sandbox in sandboxes]
         await sandboxes[0].freeze()
         ids = [sandbox.id for sandbox in sandboxes]
