@@ -159,6 +159,12 @@ class Ranks(Team):
         if self.rank == 0:
             self._say((name, arguments))
 
+    def meet(self) -> None:
+        """Wait until every process is here."""
+        from torch import distributed
+
+        distributed.barrier(self._commands)
+
     def hear(self) -> tuple[str, dict[str, Any]]:
         """What the leader tells next."""
         name, arguments = self._say(None)
@@ -189,6 +195,7 @@ def open_team() -> Iterator[Team]:
     team = Ranks()
     yield team
     team.tell("leave")
+    team.meet()  # who takes the group down while another still speaks in it ends that one
     distributed.destroy_process_group()
 
 
