@@ -66,7 +66,7 @@ class World:
 async def world(path: Path) -> AsyncIterator[World]:
     async with Store(path / "s.db") as store, MemoryBus() as bus:
         await store.open_run(RUN, command="test", settings="{}")
-        with anyio.fail_after(30):
+        with anyio.fail_after(90):
             yield World(store, bus)
 
 
