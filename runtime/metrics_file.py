@@ -28,17 +28,18 @@ async def metrics_lines(path: Path, tally: Tally, *, every_s: float = EVERY_S) -
 
     async def repeat() -> None:
         while True:
-            await write()
             await anyio.sleep(every_s)
+            await write()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(repeat)
-        try:
+    await write()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(repeat)
             yield
-        finally:
-            with anyio.CancelScope(shield=True):
-                await write()
             group.cancel_scope.cancel()
+    finally:  # the group has ended: no line is being written
+        with anyio.CancelScope(shield=True):
+            await write()
 
 
 def numbers(tally: Tally) -> dict[str, float]:
