@@ -13,13 +13,14 @@ Invariants:
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from generators.messages import Mistake
 from generators.procedural.compose import ProceduralTask, compose
 from generators.procedural.library import BASICS
 from generators.taxonomy import load_taxonomy
+from runtime.agent.kind import Opening
 from runtime.agent.minimal import open_conversation
 from runtime.agent.observation import observe
 from runtime.agent.settings import AgentSettings
@@ -81,10 +82,8 @@ def _names(families: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in basics if not families or name in families)
 
 
-def _demonstrate(task: ProceduralTask, rng: random.Random, slips: float, name: str) -> Trajectory:
-    opening = open_conversation(task.draft.instruction.rstrip("\n") + "\n", AGENT)
-    commands = [_command(task, step, rng, slips) for step in range(len(task.reference.commands))]
-    turns = [_turn(number, command, mistake) for number, (command, mistake) in enumerate(commands, 1)]
+def demonstration(name: str, agent: AgentSettings, opening: Opening, turns: Sequence[Turn]) -> Trajectory:
+    """These turns and the one that says that all is done, as an episode reads."""
     done = Turn(index=len(turns) + 1, text="<action>done</action>", action="done")
     return Trajectory(
         trajectory_id=name,
@@ -93,11 +92,18 @@ def _demonstrate(task: ProceduralTask, rng: random.Random, slips: float, name: s
         source="synthesis",
         model="procedural",
         prompt_version=opening.prompt_version,
-        settings=AGENT.model_dump(mode="json"),
+        settings=agent.model_dump(mode="json"),
         opening=opening.messages,
         turns=(*turns, done),
         failure=FailureClass.OK,
     )
+
+
+def _demonstrate(task: ProceduralTask, rng: random.Random, slips: float, name: str) -> Trajectory:
+    opening = open_conversation(task.draft.instruction.rstrip("\n") + "\n", AGENT)
+    commands = [_command(task, step, rng, slips) for step in range(len(task.reference.commands))]
+    turns = [_turn(number, command, mistake) for number, (command, mistake) in enumerate(commands, 1)]
+    return demonstration(name, AGENT, opening, turns)
 
 
 def _command(task: ProceduralTask, step: int, rng: random.Random, slips: float) -> tuple[str, Mistake | None]:

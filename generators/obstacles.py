@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from generators.demonstrate import demonstration
 from generators.procedural.compose import module_of
 from generators.procedural.families.basics import NAMES, TERSE_PLACES, Scene
 from generators.procedural.families.basics_files import COPY, MOVE
@@ -33,7 +34,7 @@ from runtime.agent.settings import AgentSettings
 from runtime.task import FINAL_TESTS, Task, TaskConfig
 from runtime.trajectory import Trajectory, Turn
 from sandbox.base import BASE_DOCKERFILE
-from sandbox.spec import AGENT_HOME, CommandResult, FailureClass, File
+from sandbox.spec import AGENT_HOME, CommandResult, File
 
 Obstacle = Literal["clear", "missing", "locked"]
 
@@ -177,19 +178,7 @@ def _demonstrate(errand: Errand, name: str, planted: bool, mistake_weight: float
         turns.append(_turn(1, command, failed, intent="error", loss_weight=mistake_weight))
     for command in errand.way:
         turns.append(_turn(len(turns) + 1, command, CommandResult(output="", exit_code=0), intent="correct"))
-    done = Turn(index=len(turns) + 1, text="<action>done</action>", action="done")
-    return Trajectory(
-        trajectory_id=name,
-        run_id="demonstrate",
-        task=name,
-        source="synthesis",
-        model="procedural",
-        prompt_version=opening.prompt_version,
-        settings=AGENT.model_dump(mode="json"),
-        opening=opening.messages,
-        turns=(*turns, done),
-        failure=FailureClass.OK,
-    )
+    return demonstration(name, AGENT, opening, turns)
 
 
 def _turn(

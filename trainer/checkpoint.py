@@ -78,7 +78,7 @@ def save_checkpoint(
         save_model(learner.policy, temporary / "policy")
         save_state(learner, temporary / STATE)
         (temporary / "trained.txt").write_text("".join(f"{name}\n" for name in sorted(trained)))
-        files = {str(p.relative_to(temporary)): _digest(p) for p in sorted(temporary.rglob("*")) if p.is_file()}
+        files = {str(p.relative_to(temporary)): synced_digest(p) for p in sorted(temporary.rglob("*")) if p.is_file()}
         manifest = {"schema": SCHEMA, "version": version, "extra": dict(extra), "files": files}
         manifest["learner"] = {"updates": learner.updates, "skips": learner.skips, "steps": learner.steps}
         _write(temporary / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
@@ -115,7 +115,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         if manifest["schema"] != SCHEMA:
             raise CheckpointForeign(directory, manifest["schema"])
         for name, digest in manifest["files"].items():
-            if _digest(directory / name) != digest:
+            if synced_digest(directory / name) != digest:
                 raise CheckpointInvalid(directory, f"{name} is damaged")
         trained = frozenset((directory / "trained.txt").read_text().splitlines())
         return Checkpoint(directory=directory, version=manifest["version"], trained=trained, extra=manifest["extra"])
@@ -210,7 +210,7 @@ def _all(root: Path) -> list[Path]:
     return sorted(p for p in root.glob("step-*") if p.is_dir())
 
 
-def _digest(path: Path) -> str:
+def synced_digest(path: Path) -> str:
     """Hash of a file, which is on disk when this returns."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -29,6 +28,7 @@ import msgspec
 from anyio import to_thread
 from torch import nn
 
+from trainer.checkpoint import synced_digest
 from trainer.model import ids_logprobs, save_model
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyClient, PolicyUnavailable, Sampling
 from trainer.routing import Router, Seat
@@ -60,10 +60,10 @@ class WeightStore:
                 "schema": SCHEMA,
                 "version": version,
                 "probe": {"ids": list(probe), "logprobs": ids_logprobs(model, probe)},
-                "files": {p.name: _digest(p) for p in sorted(temporary.iterdir())},
+                "files": {p.name: synced_digest(p) for p in sorted(temporary.iterdir())},
             }
             (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
-            _digest(temporary / MANIFEST)
+            synced_digest(temporary / MANIFEST)
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
         except BaseException:
@@ -94,7 +94,7 @@ def read_weights(directory: Path) -> Fingerprint:
     """Check every file of a version against its manifest. Raises: ValueError when anything is missing or damaged."""
     try:
         manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
-        bad = [name for name, digest in manifest["files"].items() if _digest(directory / name) != digest]
+        bad = [name for name, digest in manifest["files"].items() if synced_digest(directory / name) != digest]
         fingerprint = Fingerprint(ids=tuple(manifest["probe"]["ids"]), logprobs=tuple(manifest["probe"]["logprobs"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{directory}: {error}") from error
@@ -353,10 +353,3 @@ async def _inspect(client: PolicyClient, given: _Version) -> Check:
         missing=abs(len(wanted) - len(got)),
         unlike=None if unlike is None else tuple(unlike),
     )
-
-
-def _digest(path: Path) -> str:
-    """Hash of a file, which is on disk when this returns."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        return hashlib.file_digest(file, "sha256").hexdigest()
