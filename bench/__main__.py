@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,12 +24,20 @@ def sessions(
     engine: Choice = "namespace",
     counts: str = "1,100,1000",
     idle_s: Annotated[float, Parameter(name="--idle-s")] = 20.0,
+    docker_url: Sequence[str] = (),
 ) -> None:
-    """Sessions open at once: memory, idle CPU, latency of a command."""
+    """Sessions open at once: memory, idle CPU, latency of a command.
+
+    Args:
+        engine: Where the sandboxes are.
+        counts: How many sessions, one row for each.
+        idle_s: How long nothing is asked of them, to see what they cost then.
+        docker_url: A Docker engine; said again, another that takes its share of the sessions.
+    """
     from bench.sessions import measure
 
-    wanted = [int(part) for part in counts.split(",")]
-    anyio.run(partial(measure, engine, wanted, cache=default_cache(os.environ), state=_state(), idle_s=idle_s))
+    run = partial(measure, engine, [int(part) for part in counts.split(",")], urls=docker_url or (None,))
+    anyio.run(partial(run, cache=default_cache(os.environ), state=_state(), idle_s=idle_s))
 
 
 @app.command

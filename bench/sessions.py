@@ -11,7 +11,10 @@ import os
 import resource
 import statistics
 import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -19,6 +22,8 @@ import anyio
 from bench.record import keep, table
 from runtime.errors import UserError
 from sandbox.base import BASE_DOCKERFILE
+from sandbox.docker.client import engine_url
+from sandbox.docker.descriptors import EACH_SESSION, daemon_descriptors
 from sandbox.engine import Engine, Session
 from sandbox.open import Choice, open_engine
 from sandbox.spec import BuildContext, Limits, SandboxSpec
@@ -44,7 +49,7 @@ NEEDS = {
 _SPARE_DESCRIPTORS, _SPARE_TASKS, _SPARE_MIB = 256, 2000, 1024
 
 
-def require_room(engine: str, count: int) -> None:
+def require_room(engine: str, count: int, urls: Sequence[str | None] = (None,)) -> None:
     """Take all descriptors that this process may have. Raises: UserError naming the limit that `count` would break."""
     need = NEEDS[engine]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -52,6 +57,7 @@ def require_room(engine: str, count: int) -> None:
     pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
     tasks = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     limits = {
+        **(_daemon_limits(count, urls) if engine == "docker" else {}),
         "open files (RLIMIT_NOFILE)": (hard, _SPARE_DESCRIPTORS + count * need.descriptors, "Raise it: ulimit -Hn"),
         "kernel.pid_max": (pid_max - tasks, _SPARE_TASKS + count * need.tasks, "sysctl -w kernel.pid_max=4194304"),
         "memory, MiB": (int(_available_mib()), math.ceil(_SPARE_MIB + count * need.memory_mib), "Open fewer sessions"),
@@ -59,6 +65,17 @@ def require_room(engine: str, count: int) -> None:
     for name, (free, wanted, remedy) in limits.items():
         if wanted > free:
             raise UserError(name, f"{count} sessions on {engine} need {wanted}, and {free} are free", remedy)
+
+
+def _daemon_limits(count: int, urls: Sequence[str | None]) -> dict[str, tuple[int, int, str]]:
+    wanted = _SPARE_DESCRIPTORS + math.ceil(count / len(urls)) * EACH_SESSION
+    remedy = "Raise its LimitNOFILE, or spread over several engines: --docker-url unix://A --docker-url unix://B"
+    found = {url: daemon_descriptors(url) for url in urls}
+    return {
+        f"open files of the daemon at {engine_url(url)}": (open_files.limit - open_files.used, wanted, remedy)
+        for url, open_files in found.items()
+        if open_files is not None
+    }
 
 
 def _available_mib() -> float:
@@ -115,14 +132,15 @@ async def _floor_ms(rounds: int = 200) -> float:
     return statistics.median(times) * 1000
 
 
-async def _open_all(engine: Engine, image: str, count: int) -> list[Session]:
+async def _open_all(engines: Sequence[Engine], image: str, count: int) -> list[Session]:
+    """In turn on each engine. An image is named by what it holds: it has one name on all of them."""
     sessions: list[Session] = []
     gate = anyio.CapacityLimiter(16)
 
     async def one(number: int) -> None:
         async with gate:
             spec = SandboxSpec(image=image, limits=LIMITS, run_id="bench", purpose=f"session {number}")
-            sandbox = await engine.create(spec)
+            sandbox = await engines[number % len(engines)].create(spec)
             session = await sandbox.open_session()
             result = await session.run("echo ready", timeout_s=60)
             assert result.output == "ready\n", result
@@ -155,22 +173,32 @@ async def _command_ms(sessions: list[Session], rounds: int) -> tuple[float, floa
 
 
 async def measure(
-    choice: Choice, counts: list[int], *, cache: Path, state: Path, idle_s: float = 20.0, rounds: int = 300
+    choice: Choice,
+    counts: list[int],
+    *,
+    cache: Path,
+    state: Path,
+    urls: Sequence[str | None] = (None,),
+    idle_s: float = 20.0,
+    rounds: int = 300,
 ) -> None:
-    """One row for each count. Raises: UserError when the machine has no room for so many."""
+    """One row for each count, over the Docker engines at `urls`. Raises: UserError when there is no room for it."""
     rows = []
     for count in counts:
         floor_ms = await _floor_ms()
-        async with open_engine(choice, cache=cache, state=state, progress=lambda line: None) as engine:
-            require_room(engine.name, count)
-            built = await engine.build(_context())
+        async with AsyncExitStack() as stack:
+            open_one = partial(open_engine, choice, cache=cache, state=state, progress=lambda line: None)
+            engines = [await stack.enter_async_context(open_one(docker_url=url)) for url in urls]
+            name = engines[0].name
+            require_room(name, count, urls)
+            (image,) = {(await engine.build(_context())).image for engine in engines}
             before = _available_mib()
             started = time.perf_counter()
-            sessions = await _open_all(engine, built.image, count)
+            sessions = await _open_all(engines, image, count)
             opened = time.perf_counter() - started
             print(f"{count} sessions open after {opened:.0f} s", flush=True)
             memory = (before - _available_mib()) / count
-            idle = await _idle_percent(engine.name, idle_s)
+            idle = await _idle_percent(name, idle_s)
             p50, p95 = await _command_ms(sessions, rounds)
             started = time.perf_counter()
             async with anyio.create_task_group() as group:
@@ -194,7 +222,7 @@ async def measure(
             }
         )
         print(table(rows[-1:]), flush=True)
-    keep("sessions", rows, engine=choice)
+    keep("sessions", rows, engine=choice, urls=[url for url in urls if url])
 
 
 async def _one(session: Session) -> None:

@@ -197,6 +197,26 @@ async def _descriptors(settings: Settings) -> list[Finding]:
     ]
 
 
+async def _daemon_descriptors(settings: Settings) -> list[Finding]:
+    """Of the Docker daemon: one that has used them up can no longer remove what it made."""
+    from sandbox.docker.descriptors import EACH_SESSION, daemon_descriptors
+
+    found = daemon_descriptors(settings.sandbox.docker_url or None)
+    if found is None:
+        return []
+    need = settings.limits.run * EACH_SESSION
+    short = found.limit - found.used < need
+    return [
+        Finding(
+            check="descriptors of the Docker daemon",
+            level="failure" if short else "ok",
+            limit=f"{need} for {settings.limits.run} sessions",
+            value=f"{found.limit - found.used} left of {found.limit}",
+            remedy="Raise LimitNOFILE of its service, or set limits.run lower" if short else "",
+        )
+    ]
+
+
 async def _processes(settings: Settings) -> list[Finding]:
     need = settings.limits.run * 4
     have = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
@@ -403,6 +423,7 @@ CHECKS: dict[str, Check] = {
     "cgroups": _cgroups,
     "address pools": _address_pools,
     "descriptors": _descriptors,
+    "daemon descriptors": _daemon_descriptors,
     "processes": _processes,
     "memory": _memory,
     "disk": _disk,

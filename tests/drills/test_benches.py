@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ async def test_sessions_are_measured_at_each_count(tmp_path: Path):
 def test_more_sessions_than_the_machine_has_room_for_are_refused_by_the_name_of_the_limit(engine: str):
     with pytest.raises(UserError, match=r"sessions on (namespace|docker) need \d+, and -?\d+ are free"):
         sessions.require_room(engine, 10_000_000)
+
+
+def test_a_docker_daemon_without_room_is_named_with_the_way_out(tmp_path: Path):
+    address = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as daemon:  # of this very process
+        daemon.bind(str(address))
+        daemon.listen()
+        with pytest.raises(UserError, match=f"open files of the daemon at unix://{address}") as refusal:
+            sessions.require_room("docker", 10_000_000, [f"unix://{address}"])
+    assert "--docker-url" in str(refusal.value)
 
 
 @pytest.mark.namespace

@@ -129,6 +129,19 @@ def test_the_default_pools_of_an_engine_hold_thirty_one_networks():
     assert free_subnets(DEFAULTS, ["172.17.0.0/16", "192.168.1.0/24", "10.0.0.0/8", "fd00::/64"]) == (31, 29)
 
 
+async def test_a_docker_daemon_without_descriptors_for_so_many_sessions_is_told(tmp_path):
+    address = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as daemon:  # of this very process
+        daemon.bind(str(address))
+        daemon.listen()
+        where = f"sandbox.docker_url=unix://{address}"
+        many = await module._daemon_descriptors(settings(tmp_path, where, "limits.run=100000000"))
+        few = await module._daemon_descriptors(settings(tmp_path, where, "limits.run=1"))
+    assert [(found.level, "LimitNOFILE" in found.remedy) for found in many] == [("failure", True)]
+    assert [found.level for found in few] == ["ok"]
+    assert await module._daemon_descriptors(settings(tmp_path, where)) == []  # nobody listens any more
+
+
 async def test_a_bus_that_does_not_answer_is_a_failure(tmp_path):
     findings = await examine(settings(tmp_path, "daemon.bus=nats://127.0.0.1:9"))
     assert one(findings, "bus").level == "failure"
