@@ -63,7 +63,7 @@ async def grade(
 ) -> Verdict:
     """Grade the frozen file system `image` with `suite`, its services started again before the tests arrive.
 
-    A service that does not come up is a finding like any other: the tests say what it is worth.
+    A service that does not come up is a finding like any other: the tests say what it is worth, at a second look.
 
     Never raises for infrastructure: the verdict then has no reward. The sandbox is removed in any case.
     """
@@ -76,16 +76,26 @@ async def grade(
 async def _grade(engine: Engine, spec: SandboxSpec, suite: Suite, services: Sequence[Service]) -> Verdict:
     try:
         return await _grade_once(engine, spec, suite, services)
-    except _GraderEndedError:
-        pass  # once may be chance: a machine without memory
+    except _DoubtError:
+        pass
     try:
         return await _grade_once(engine, spec, suite, services)
-    except _GraderEndedError as ended:
-        return Verdict(reward=0.0, failure=FailureClass.AGENT_FAIL, detail=str(ended))
+    except _DoubtError as twice:
+        return twice.verdict
 
 
-class _GraderEndedError(Exception):
+class _DoubtError(Exception):
+    """A verdict that one look does not prove: what ended the grader, or kept a service down, may have been a machine
+    without memory or time. Seen twice, it is what the agent left."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.detail)
+        self.verdict = verdict
+
+
+def _grader_ended(why: str) -> _DoubtError:
     """The grader began and gave no report, while the sandbox lived: what the tests ran has ended it."""
+    return _DoubtError(Verdict(reward=0.0, failure=FailureClass.AGENT_FAIL, detail=why))
 
 
 async def _grade_once(engine: Engine, spec: SandboxSpec, suite: Suite, services: Sequence[Service]) -> Verdict:
@@ -100,6 +110,8 @@ async def _grade_once(engine: Engine, spec: SandboxSpec, suite: Suite, services:
             verdict = await (_grade_trusted if suite.mode == "trusted" else _grade_harbor)(sandbox, suite)
             if unhealthy and not verdict.passed:
                 verdict = msgspec.structs.replace(verdict, detail=f"{verdict.detail}\n{unhealthy}".strip())
+                if verdict.reward is not None:
+                    raise _DoubtError(verdict)
     except SandboxLost as error:
         return verdict or _no_reward(FailureClass.SANDBOX_LOST, str(error))
     except SandboxError as error:
@@ -176,11 +188,11 @@ def _read_report(result: ExecResult, nonce: str) -> _Report | Verdict:
     try:
         report = msgspec.json.decode(rest, type=_Report)
     except msgspec.MsgspecError:
-        raise _GraderEndedError(f"the tests ended the grader with {result.exit_code}: it left no report") from None
+        raise _grader_ended(f"the tests ended the grader with {result.exit_code}: it left no report") from None
     if not secrets.compare_digest(report.nonce, nonce):
-        raise _GraderEndedError("the tests left a report without the nonce of this grading")
+        raise _grader_ended("the tests left a report without the nonce of this grading")
     if report.exit_code == _PYTEST_BROKE:
-        raise _GraderEndedError(f"the tests broke pytest: {report.log}")
+        raise _grader_ended(f"the tests broke pytest: {report.log}")
     if report.exit_code == _PYTEST_MISUSED:
         return _no_reward(FailureClass.GRADE_ERROR, f"pytest refused its arguments: {report.log}")
     return report

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from sandbox import verifier
 from sandbox.base import BASE_DOCKERFILE, BASE_PACKAGES, SERVICE_PACKAGES, base_dockerfile, split_base
 from sandbox.engine import Engine, Sandbox
 from sandbox.errors import ServiceUnhealthy
@@ -197,6 +198,29 @@ async def test_a_service_that_the_agent_broke_is_the_agents_failure(open_any: Op
         assert (await grade(engine, sound, suite, services=[service], run_id="services")).reward == 1.0
         await engine.remove_image(broken)
         await engine.remove_image(sound)
+
+
+async def test_a_service_that_was_slow_once_does_not_cost_the_reward(
+    open_any: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(name="a", command="bash -c 'echo up > ~/marker; exec sleep 60'", check="true", timeout_s=120)
+    test = b"def test_marker():\n    assert open('/home/agent/marker').read() == 'up\\n'\n"
+    seen: list[str] = []
+
+    async def slow_once(sandbox: Sandbox, services: Sequence[Service]) -> None:
+        seen.append(sandbox.id)
+        if len(seen) == 1:
+            raise ServiceUnhealthy(sandbox.id, "service a is not healthy after 120 s")
+        await start_services(sandbox, services)
+
+    monkeypatch.setattr(verifier, "start_services", slow_once)
+    async with open_any() as (engine, image):
+        async with started(engine, image) as sandbox:
+            frozen = await sandbox.freeze()
+        suite = Suite(files=(File(path="test_outputs.py", data=test),))
+        verdict = await grade(engine, frozen, suite, services=[service], run_id="services")
+        await engine.remove_image(frozen)
+    assert (verdict.reward, len(set(seen))) == (1.0, 2)
 
 
 async def test_packages_that_do_not_exist_are_a_failed_build(
