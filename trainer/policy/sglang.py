@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from anyio import to_thread
 
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
 from trainer.policy.sglang_weights import Refused, Road, checksums, from_disk, from_tensors, over_group
+from trainer.policy.weight_files import tensor_shapes
 
 if TYPE_CHECKING:
     import aiohttp
@@ -286,26 +286,3 @@ def _version(text: str) -> int:
     """`"v3"`, `"3"` and `"3-9f3a41c2"` are version 3; a server started without a version serves version 0."""
     digits = text.removeprefix("v").partition("-")[0]
     return int(digits) if digits.isdigit() else 0
-
-
-def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors in a directory of safetensors files, from their headers. Raises: OSError,
-    ValueError.
-    """
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{directory} holds no safetensors file")
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in files:
-        with path.open("rb") as file:
-            prefix = file.read(8)
-            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
-            header = file.read(length) if 0 <= length <= 100 << 20 else b""
-            end = file.seek(0, 2)
-        if len(header) != length:
-            raise ValueError(f"{path} is cut off or no safetensors file")
-        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        if end != 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0):
-            raise ValueError(f"{path} is cut off")
-        shapes |= {name: tuple(entry["shape"]) for name, entry in entries.items()}
-    return shapes

@@ -31,6 +31,7 @@ import anyio
 from anyio import to_thread
 
 from trainer.policy.protocol import PolicyUnavailable
+from trainer.policy.weight_files import read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -193,16 +194,6 @@ def _own_address(base_url: str) -> str:
         probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))
         address: str = probe.getsockname()[0]
         return address
-
-
-def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """All tensors of a version, by name. Raises: OSError."""
-    from safetensors.torch import load_file
-
-    tensors: dict[str, Tensor] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        tensors |= load_file(path)
-    return tensors
 
 
 def checksums(directory: Path, dtype: str) -> dict[str, str]:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from trainer.model import ids_logprobs
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
 from trainer.policy.rows import Rows
+from trainer.policy.weight_files import read_tensors
 
 
 @dataclass(eq=False)
@@ -89,19 +90,15 @@ class TorchEngine:
             return await to_thread.run_sync(ids_logprobs, self._model, list(ids))
 
     async def unlike(self, weights: Path) -> list[str] | None:
-        from safetensors.torch import load_file
-
         own = self._model.state_dict()
         async with self._turn:
-            state = await to_thread.run_sync(load_file, weights / "model.safetensors")
+            state = await to_thread.run_sync(read_tensors, weights)
             return sorted(n for n, tensor in state.items() if not torch.equal(own[n].cpu(), tensor.to(own[n].dtype)))
 
     async def update(self, weights: Path, version: int) -> None:
-        from safetensors.torch import load_file
-
         async with self._turn:  # sampling stands still: a reader beside it would be slow
             try:
-                state = await to_thread.run_sync(load_file, weights / "model.safetensors")
+                state = await to_thread.run_sync(read_tensors, weights)
             except Exception as error:
                 raise HandoverFailed("in-process", version, str(error)) from error
             self._take(state, version)
@@ -109,6 +106,8 @@ class TorchEngine:
     def _take(self, state: dict[str, Tensor], version: int) -> None:
         """Take over tensors; shapes and names are checked before the first one is touched. Raises: HandoverFailed."""
         own = self._model.state_dict()
+        shared = {tensor.data_ptr() for name, tensor in own.items() if name in state}
+        own = {n: t for n, t in own.items() if n in state or t.data_ptr() not in shared}  # tied: filled by another name
         wrong = sorted(
             n for n in own.keys() | state.keys() if n not in own or n not in state or own[n].shape != state[n].shape
         )

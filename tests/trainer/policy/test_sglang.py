@@ -26,8 +26,9 @@ from trainer.metrics import read_metrics
 from trainer.model import Critic, load_model, save_model, small_llama
 from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, Sampling
 from trainer.policy.sglang import SGLangClient
-from trainer.policy.sglang_weights import Refused, from_tensors, read_tensors
+from trainer.policy.sglang_weights import Refused, from_tensors
 from trainer.policy.torch_engine import TorchEngine
+from trainer.policy.weight_files import read_tensors
 from trainer.ppo import Learner
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]

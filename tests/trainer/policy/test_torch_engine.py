@@ -3,11 +3,13 @@
 import anyio
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.trainer.policy.contract import PolicyContract
 from trainer.model import load_model, save_model, small_llama
 from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, Sampling
 from trainer.policy.torch_engine import TorchEngine
+from trainer.policy.weight_files import read_tensors
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,29 @@ async def test_a_checkpoint_that_is_cut_off_changes_nothing(open_client, tmp_pat
         with pytest.raises(HandoverFailed):
             await client.update(tmp_path, 3)
         assert client.version == 0
+
+
+async def test_weights_in_several_files_are_all_taken(open_client, tmp_path, other_dir):
+    load_model(other_dir).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    async with open_client() as client:
+        await client.update(tmp_path, 3)
+        assert (client.version, await client.unlike(other_dir)) == (3, [])
+
+
+async def test_a_head_tied_to_the_embedding_follows_it(tmp_path):
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        shape = {"vocab_size": 31, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+        config = LlamaConfig(**shape, num_attention_heads=2, tie_word_embeddings=True)
+        save_model(LlamaForCausalLM(config), tmp_path / str(seed))
+    assert "lm_head.weight" not in read_tensors(tmp_path / "2")
+    async with TorchEngine(load_model(tmp_path / "1")) as client:
+        await client.update(tmp_path / "2", 1)
+        assert await client.unlike(tmp_path / "2") == []
+        taken = await client.score([1, 2, 3])
+    async with TorchEngine(load_model(tmp_path / "2")) as client:
+        assert await client.score([1, 2, 3]) == taken
 
 
 async def test_a_closed_engine_says_so(model_dir):
