@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -123,10 +123,14 @@ class _Queue:
         token = token_of(key)
         envelope = Envelope(key=key, at=time.time(), body=body)
         if len(body) > self.bus.client.max_payload - _HEADROOM:
-            await self._put_body(token, body)
+            await self._until_taken(lambda: self._put_body(token, body))
             envelope = msgspec.structs.replace(envelope, body=None)
-        payload = encode(envelope)
-        while not await self._published(token, payload, once):
+        subject, payload, headers = self.names.subject(token), encode(envelope), {"Nats-Msg-Id": once}
+        jetstream = self.bus.jetstream
+        await self._until_taken(lambda: jetstream.publish(subject, payload, timeout=_CONFIRM_S, headers=headers))
+
+    async def _until_taken(self, send: Callable[[], Awaitable[object]]) -> None:
+        while not await self._taken(send):
             self.bus.check_open(self.queue)
             await self._wait_for_room()
             self.bus.check_open(self.queue)
@@ -139,17 +143,15 @@ class _Queue:
             self._said_full_at = time.monotonic()
             await self.bus.client.publish(self.names.full)
 
-    async def _published(self, token: str, payload: bytes, once: str) -> bool:
+    async def _taken(self, send: Callable[[], Awaitable[object]]) -> bool:
         """False: no room, or no answer, as while the server restarts. The id keeps a second try from queueing twice."""
         from nats.errors import ConnectionClosedError, ConnectionReconnectingError
         from nats.errors import TimeoutError as NatsTimeout
-        from nats.js.errors import APIError, NoStreamResponseError
+        from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
         try:
-            await self.bus.jetstream.publish(
-                self.names.subject(token), payload, timeout=_CONFIRM_S, headers={"Nats-Msg-Id": once}
-            )
-        except (NatsTimeout, NoStreamResponseError, ConnectionReconnectingError):
+            await send()
+        except (NatsTimeout, NoStreamResponseError, ServiceUnavailableError, ConnectionReconnectingError):
             return False
         except ConnectionClosedError:
             raise BusClosed(self.queue) from None
@@ -281,7 +283,7 @@ class NatsDelivery:
         await self._bury(f"{attempts} deliveries, the last: the lease ran out", attempts)
 
     async def _bury(self, reason: str, attempts: int) -> None:
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True), _redelivered():
             await self._queue.bury(self._envelope, reason, attempts)
             await self._settle(b"+TERM")
 
@@ -295,13 +297,11 @@ class NatsDelivery:
         self._changed.notify()
 
     async def _confirm(self, answer: bytes) -> None:
-        from nats.errors import ConnectionClosedError, NoRespondersError
-        from nats.errors import TimeoutError as NatsTimeout
+        from nats.errors import ConnectionClosedError
 
         try:
-            await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
-        except (NatsTimeout, NoRespondersError):
-            pass  # not heard: the lease runs out and it is delivered again, which every consumer bears
+            with _redelivered():
+                await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
         except ConnectionClosedError:
             raise BusClosed(self._queue.queue) from None
 
@@ -475,15 +475,17 @@ class _Deliveries:
 
     async def _take(self) -> NatsDelivery | None:
         """The message that arrived. It leaves the buffer when nothing is left to wait for."""
-        delivery = await self._delivery(self._arrived[0])
-        if delivery.attempt > 1:
-            await self._queue.unmark_delayed(delivery.key)
-        if delivery.attempt > self._queue.options.max_attempts:
-            await delivery.give_up()
-            self._arrived.popleft()
-            return None
+        delivery = None
+        with _redelivered():
+            delivery = await self._delivery(self._arrived[0])
+            if delivery.attempt > 1:
+                await self._queue.unmark_delayed(delivery.key)
+            if delivery.attempt > self._queue.options.max_attempts:
+                await delivery.give_up()
+                delivery = None
         self._arrived.popleft()
-        self._held.append(delivery)
+        if delivery is not None:
+            self._held.append(delivery)
         return delivery
 
     async def _delivery(self, message: Msg) -> NatsDelivery:
@@ -523,6 +525,20 @@ def _only_told() -> Iterator[None]:
 
     with suppress(Error):
         yield
+
+
+@contextmanager
+def _redelivered() -> Iterator[None]:
+    """Around what a restarting server may not hear about a message under lease: the lease runs out and it is delivered
+    again, which every consumer bears."""
+    from nats.errors import ConnectionClosedError, Error
+
+    try:
+        yield
+    except ConnectionClosedError:
+        raise
+    except Error:
+        pass
 
 
 async def _quiet(_: Exception) -> None:

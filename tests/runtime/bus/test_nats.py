@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import anyio
 import pytest
@@ -115,6 +116,66 @@ class TestNatsBus(BusContract):
                 again = await take(deliveries)
                 assert again.attempt == 2
                 await again.ack()
+
+    async def test_a_big_body_that_a_restarting_server_does_not_hand_out_comes_with_the_next_delivery(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(lease_s=2.0))
+            await bus.publish("work", bytes(2 << 20), key="big")
+            object_store, asked = bus.jetstream.object_store, []
+
+            async def unheard_once(name: str) -> object:
+                asked.append(name)
+                if len(asked) == 1:
+                    raise NatsTimeout
+                return await object_store(name)
+
+            monkeypatch.setattr(bus.jetstream, "object_store", unheard_once)
+            async with bus.consume("work", slots=1) as deliveries:
+                delivery = await take(deliveries)
+                assert (len(delivery.body), delivery.attempt) == (2 << 20, 2)
+                await delivery.ack()
+
+    async def test_a_big_body_waits_for_a_restarting_server(self, monkeypatch: pytest.MonkeyPatch):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            create, asked = bus.jetstream.create_object_store, []
+
+            async def unheard_once(name: str) -> object:
+                asked.append(name)
+                if len(asked) == 1:
+                    raise NatsTimeout
+                return await create(name)
+
+            monkeypatch.setattr(bus.jetstream, "create_object_store", unheard_once)
+            await bus.publish("work", bytes(2 << 20), key="big")
+            async with bus.consume("work", slots=1) as deliveries:
+                assert len((await take(deliveries)).body) == 2 << 20
+
+    async def test_a_dead_letter_that_a_restarting_server_does_not_hear_is_a_message_delivered_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(lease_s=self.lease_s))
+            await bus.publish("work", b"poison", key="a")
+            publish, asked = bus.jetstream.publish, []
+
+            async def unheard_once(*given: Any, **options: Any) -> object:
+                asked.append(given)
+                if len(asked) == 1:
+                    raise NatsTimeout
+                return await publish(*given, **options)
+
+            async with bus.consume("work", slots=1) as deliveries:
+                delivery = await take(deliveries)
+                monkeypatch.setattr(bus.jetstream, "publish", unheard_once)
+                await delivery.reject("no such tool")
+                again = await take(deliveries)
+                assert (again.key, again.attempt) == ("a", 2)
+                await again.reject("no such tool")
+            (letter,) = await bus.dead_letters("work")
+            assert (letter.key, letter.body) == ("a", b"poison")
 
     async def test_a_name_that_is_no_token_is_refused(self):
         async with self.open() as bus:
