@@ -56,7 +56,7 @@ async def generate(
         level: Only tasks of this level, 1 to 10; may be repeated.
         category: Only tasks of this category; may be repeated.
         family: Only tasks of this task family; may be repeated.
-        quotas: TOML file of [[quotas]]: count, and any of category, complexity, tier; the rest is drawn freely.
+        quotas: TOML file of [[quotas]]: count, and any of category, complexity, tier, family; the rest is drawn freely.
         style: How instructions are worded; `terse` is one short sentence a job, for small policies.
         resume: Go on with the run that writes into --out.
     """

@@ -6,16 +6,17 @@
     count = 5
 
 Each cell has its own sequence of candidates, drawn from a seed of its own, and its own bound; what the quotas leave of
-`count` is drawn freely. A task belongs to every cell whose category, complexity and tier are its own.
+`count` is drawn freely. A task belongs to every cell whose category, complexity, tier and family are its own.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -37,6 +38,8 @@ class Cell:
     seed: int
     categories: tuple[str, ...] = ()
     levels: tuple[int, ...] = ()
+    families: tuple[str, ...] = ()
+    """Task families; empty: those that the run draws from."""
 
 
 class QuotaFile(BaseModel):
@@ -49,7 +52,7 @@ class QuotaFile(BaseModel):
 
 def load_quotas(path: Path) -> tuple[Quota, ...]:
     """Read a quota file. Raises: UserError."""
-    remedy = "Write [[quotas]] tables with count and any of category, complexity, tier"
+    remedy = "Write [[quotas]] tables with count and any of category, complexity, tier, family"
     try:
         return QuotaFile.model_validate(tomllib.loads(path.read_text("utf-8"))).quotas
     except OSError as error:
@@ -71,11 +74,13 @@ def cells(
     candidates_per_task: int,
     categories: Collection[str],
     levels: Collection[int],
+    families: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
     """The cells of a run: one for each quota, and one for what they leave of `count`.
 
     Args:
         categories, levels: what may be drawn at all; empty: everything.
+        families: the category of each task family that a quota may name; empty where an endpoint is the author.
 
     Raises: UserError for a quota that cannot be filled.
     """
@@ -90,9 +95,10 @@ def cells(
             label=f"q{number}",
             wanted=quota.count,
             bound=quota.count * candidates_per_task,
-            seed=derive_seed(seed, "quota", quota.category, quota.complexity, quota.tier),
-            categories=_categories(taxonomy, quota, categories),
+            seed=derive_seed(seed, "quota", *_cell(quota)),
+            categories=_categories(taxonomy, quota, categories, families),
             levels=_levels(taxonomy, quota, levels),
+            families=(quota.family,) if quota.family else (),
         )
         for number, quota in enumerate(quotas, start=1)
     ]
@@ -107,14 +113,25 @@ def cells(
     return [*drawn, free] if left else drawn
 
 
-def _categories(taxonomy: Taxonomy, quota: Quota, allowed: Collection[str]) -> tuple[str, ...]:
+def _cell(quota: Quota) -> tuple[str | int, ...]:
+    place = (quota.category, quota.complexity, quota.tier)
+    return (*place, quota.family) if quota.family else place
+
+
+def _categories(
+    taxonomy: Taxonomy, quota: Quota, allowed: Collection[str], families: Mapping[str, str]
+) -> tuple[str, ...]:
     known = {category.name for category in taxonomy.categories}
+    if quota.family and quota.family not in families:
+        remedy = "docs/design/families.md lists them" if families else "Leave out --author chat"
+        raise _unfillable(quota, f"{quota.family!r} is no task family that is drawn", remedy)
     if quota.category and quota.category not in known:
         raise _unfillable(quota, f"{quota.category!r} is no category", "`termloom taxonomy` lists them")
     fitting = tuple(
         category.name
         for category in taxonomy.categories
         if quota.category in ("", category.name)
+        and families.get(quota.family, category.name) == category.name
         and quota.tier in (0, taxonomy.tier_of(category.area))
         and (not allowed or category.name in allowed)
     )
@@ -141,7 +158,7 @@ def _unfillable(quota: Quota, problem: str, remedy: str) -> UserError:
 def name(quota: Quota) -> str:
     """The cell in words."""
     tier = f"tier {quota.tier}" if quota.tier else ""
-    return ", ".join(filter(None, (quota.category, quota.complexity, tier))) or "any task"
+    return ", ".join(filter(None, (quota.category, quota.complexity, tier, quota.family))) or "any task"
 
 
 def filled(quotas: Iterable[Quota], tasks: Iterable[dict[str, Any]]) -> list[tuple[str, int, int]]:
@@ -157,4 +174,5 @@ def _lies_in(quota: Quota, metadata: dict[str, Any]) -> bool:
         quota.category in ("", drawn.get("drawn_category"), metadata.get("category"))
         and quota.complexity in ("", drawn.get("complexity"))
         and quota.tier in (0, drawn.get("tier"))
+        and (not quota.family or drawn.get("families") == [quota.family])
     )

@@ -137,12 +137,22 @@ def candidate_source(settings: GenerateSettings, run_id: str) -> CandidateSource
             candidates_per_task=settings.candidates_per_task,
             categories=_categories(settings),
             levels=settings.levels,
+            families=_families(settings),
         ),
         run_id=run_id,
         style=settings.style,
         families=settings.families,
         overlap=Overlap.load(settings.overlap) if settings.overlap else None,
     )
+
+
+def _families(settings: GenerateSettings) -> dict[str, str]:
+    """Category by name of the task families that a quota may name."""
+    if settings.author != "procedural":
+        return {}
+    from generators.procedural.library import FAMILIES
+
+    return {f.name: f.category for f in FAMILIES if not settings.families or f.name in settings.families}
 
 
 def _categories(settings: GenerateSettings) -> tuple[str, ...]:

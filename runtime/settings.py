@@ -115,6 +115,7 @@ class Quota(Section):
     category: str = ""
     complexity: str = ""
     tier: Annotated[int, Field(ge=0)] = 0
+    family: str = ""
     count: PositiveInt
 
 

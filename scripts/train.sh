@@ -19,29 +19,30 @@ grep -q '^chat_format = "small"' "$recipe" || exec "$termloom" train "$recipe" "
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 step() { echo "train: $*" >&2; }
 
-# Trained on and measured: these. Never trained on: the other two.
-known=() && for name in append copy count delete directory first move replace sort; do known+=(--family "basics-$name"); done
-unknown=(--family basics-join --family basics-last)
+# Trained on and measured: these, as many tasks of each. Never trained on: the other two.
+known=(append copy count delete directory first move replace sort)
+unknown=(join last)
 
-generate() { # FOLDER COUNT SEED FAMILIES...
-  local folder=$out/tasks/$1 count=$2 seed=$3 resume=()
+generate() { # FOLDER TASKS_OF_EACH SEED FAMILIES...
+  local folder=$out/tasks/$1 each=$2 seed=$3 resume=()
   shift 3
   [[ -e $folder/manifest.json ]] && return
   [[ -e $folder ]] && resume=(--resume)
-  TERMLOOM_GENERATE__CERTIFICATE_REPEATS=1 TERMLOOM_GENERATE__ATTEMPTS_LEAST=1 "$termloom" generate \
-    --style terse --level 1 --attempts 2 --count "$count" --seed "$seed" --out "$folder" "${resume[@]}" "$@"
+  printf '[[quotas]]\nfamily = "basics-%s"\ncount = '"$each"'\n\n' "$@" >"$folder.quotas.toml"
+  TERMLOOM_GENERATE__CERTIFICATE_REPEATS=1 TERMLOOM_GENERATE__ATTEMPTS_LEAST=1 "$termloom" generate --style terse --level 1 \
+    --attempts 1 --quotas "$folder.quotas.toml" --count $((each * $#)) --seed "$seed" --out "$folder" "${resume[@]}"
 }
 
-mkdir -p "$out"
-step "48 tasks to train on, 48 held out, 16 of families that are never trained on"
-generate train 48 "$((seed * 10 + 1))" "${known[@]}"
-generate held-out 48 "$((seed * 10 + 2))" "${known[@]}"
-generate unknown 16 "$((seed * 10 + 3))" "${unknown[@]}"
+mkdir -p "$out/tasks"
+step "54 tasks to train on, 45 held out, 16 of families that are never trained on"
+generate train 6 "$((seed * 10 + 1))" "${known[@]}"
+generate held-out 5 "$((seed * 10 + 2))" "${known[@]}"
+generate unknown 8 "$((seed * 10 + 3))" "${unknown[@]}"
 
 if [[ ! -e $out/start ]]; then
   step "demonstrations by someone who slips four times out of five"
   "$termloom" demonstrate --count 16000 --slips 0.8 --seed "$((seed * 10 + 4))" --out "$out/demonstrations.jsonl" \
-    --without "$out/tasks/held-out" "${known[@]}"
+    --without "$out/tasks/held-out" "${known[@]/#/--family=basics-}"
   "$termloom" new-policy --seed "$seed" --demonstrations "$out/demonstrations.jsonl" --out "$out/start"
 fi
 

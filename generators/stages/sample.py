@@ -53,7 +53,8 @@ class CandidateSource:
         families: tuple[str, ...] = (),
         overlap: Overlap | None = None,
     ) -> None:
-        self._draw = partial(taxonomy.draw, style=style, families=families)
+        self._draw = partial(taxonomy.draw, style=style)
+        self._families = families
         self._seed, self._run_id = seed, run_id
         self._fields = [_Field(cell) for cell in cells]
         self._overlap = overlap or Overlap()
@@ -102,7 +103,8 @@ class CandidateSource:
         item = "-".join(filter(None, (str(self._seed), cell.label, f"{index:05d}")))
         field.admitted += 1
         self._place[item] = field, index
-        blueprint = self._draw(cell.seed, index, categories=cell.categories, levels=cell.levels)
+        families = cell.families or self._families
+        blueprint = self._draw(cell.seed, index, categories=cell.categories, levels=cell.levels, families=families)
         return Sampled(item=item, run_id=self._run_id, blueprint=blueprint)
 
     def _replace(self, field: _Field) -> list[Message]:

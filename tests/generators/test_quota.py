@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from generators.messages import Sampled
+from generators.procedural.compose import compose
 from generators.quota import filled, load_quotas
 from generators.run import candidate_source
 from runtime.cli import run
@@ -46,12 +47,26 @@ def test_the_draw_fills_the_cells_and_the_rest_is_free(tmp_path: Path) -> None:
     assert drawn(GenerateSettings(count=7, seed=3, quotas=quotas)) == items
 
 
+def test_a_quota_may_name_a_family(tmp_path: Path) -> None:
+    families = ["basics-copy", "basics-sort"]
+    quotas = tuple(Quota(family=family, count=2) for family in families)
+    settings = GenerateSettings(count=5, style="terse", levels=(1,), quotas=quotas)
+    items = drawn(settings)
+    assert [m.blueprint.families for m in items] == [*[("basics-copy",)] * 2, *[("basics-sort",)] * 2, ()]
+    titles = [compose(m.blueprint).draft.title for m in items]
+    assert [title.startswith(("Copy a file", "Sort lines")) for title in titles[:4]] == [True] * 4
+    tasks = [{"termloom": {"drawn_category": "any", "families": [family]}} for family in (*families, "basics-copy")]
+    assert filled(quotas, tasks) == [("basics-copy", 2, 2), ("basics-sort", 2, 1)]
+
+
 @pytest.mark.parametrize(
     ("quotas", "told"),
     [
         ([{"count": 13}], "ask for 13 tasks, and count is 12. Give --count 13"),
         ([{"tier": 1, "count": 1}, {"tier": 1, "count": 2}], "name a cell twice: tier 1"),
         ([{"category": "astrology", "count": 1}], r"\(astrology\): 'astrology' is no category"),
+        ([{"family": "basics-juggle", "count": 1}], "'basics-juggle' is no task family that is drawn"),
+        ([{"family": "basics-copy", "category": "archiving", "count": 1}], "no category that is drawn"),
         ([{"complexity": "easy", "count": 1}], "'easy' is no complexity. There are 'one command'"),
         ([{"category": "archiving", "tier": 3, "count": 1}], r"\(archiving, tier 3\): no category that is drawn"),
         ([{"complexity": "one command", "count": 1}], "no level that is drawn lies in this cell"),
