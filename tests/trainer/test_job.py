@@ -20,6 +20,7 @@ from runtime.options import Common
 from tests.machine import base_environment, need_namespaces
 from tests.runtime.daemon.served import ROOT, Daemon, end_of, job_file, process_of, until
 from tests.trainer.asked_jobs import measuring, solves, training
+from trainer.checkpoint import newest
 from trainer.evaluate import read_evaluation
 from trainer.metrics import read_metrics
 from trainer.model import load_model
@@ -68,15 +69,21 @@ async def test_a_training_job_outlives_the_daemon_and_is_followed_and_drained(tm
     assert steps == list(range(1, len(steps) + 1))
 
 
-async def test_a_training_job_whose_process_is_killed_goes_on_to_its_end(tmp_path, say):
-    with anyio.fail_after(280), Daemon(tmp_path) as daemon:
-        job = (await daemon.client.post("jobs", body=training(tmp_path, epochs=4)))["job"]
-        await until(daemon.client, job, "step")
-        os.kill(process_of(next((tmp_path / "state" / "train").iterdir())), signal.SIGKILL)
-        end = await end_of(daemon.client, job)
-        assert end["state"] == "finished", end["detail"]
-        assert (await say("ps"))["sandboxes"] == []
-    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
+async def test_a_training_job_whose_daemon_and_process_are_killed_trains_on_each_episode_once(tmp_path, say):
+    with anyio.fail_after(280):
+        with Daemon(tmp_path) as daemon:
+            job = (await daemon.client.post("jobs", body=training(tmp_path, epochs=6)))["job"]
+            await until(daemon.client, job, "step")
+            daemon.stop(signal.SIGKILL)
+        with Daemon(tmp_path) as daemon:
+            await until(daemon.client, job, "step")
+            os.kill(process_of(next((tmp_path / "state" / "train").iterdir())), signal.SIGKILL)
+            end = await end_of(daemon.client, job)
+            assert end["state"] == "finished", end["detail"]
+            assert (await say("ps"))["sandboxes"] == []
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    trained = newest(tmp_path / "run" / "checkpoints").trained
+    assert trained == {f"a/{epoch}/{member}" for epoch in range(6) for member in range(2)}
     load_model(Path(end["result"]["policy"]))
 
 
