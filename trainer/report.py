@@ -26,9 +26,10 @@ SHOWN_EPISODES = 4
 """Tasks whose episodes are shown, before and after."""
 _LONGEST = 4000
 """Characters of one answer or observation."""
+_HELD_OUT = "held_out_pass_rate"
 _CURVES = (
     ("reward", "mean reward of the batch"),
-    ("held_out_pass_rate", "pass rate on held-out tasks"),
+    (_HELD_OUT, "pass rate on held-out tasks, 95 % interval"),
     ("entropy", "entropy, nats a token"),
     ("approx_kl", "approximate KL of an update"),
     ("clipfrac", "share of clipped tokens"),
@@ -38,7 +39,7 @@ _CURVES = (
     ("tokens_per_s", "tokens a second"),
     ("wait_s", "seconds waiting for rollouts"),
 )
-_SHARES = frozenset({"reward", "held_out_pass_rate", "clipfrac", "staleness_mean", "tokens_per_s", "wait_s"})
+_SHARES = frozenset({"reward", _HELD_OUT, "clipfrac", "staleness_mean", "tokens_per_s", "wait_s"})
 """Curves whose axis begins at 0: a small change must not look like a large one."""
 _COUNTS = {
     "episodes_groups": "groups admitted",
@@ -72,7 +73,7 @@ def write_report(run: Path) -> Path:
         f"<h1>{escape(title)}</h1><p class=about>{escape(about)}</p>",
         _result(evaluations),
         _rates(evaluations),
-        _curves(metrics),
+        _curves(metrics, evaluations),
         _analyses(evaluations),
         _episodes(run, evaluations),
     ]
@@ -148,11 +149,11 @@ def _rates(evaluations: Mapping[str, Evaluation]) -> str:
     return "<h2>Pass rates</h2>" + _table(head, rows)
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]]) -> str:
+def _curves(metrics: Sequence[Mapping[str, Any]], evaluations: Mapping[str, Evaluation]) -> str:
     if not metrics:
         return ""
     try:
-        image = _plot(metrics)
+        image = _plot(metrics, _measured(evaluations, last=metrics[-1]["step"]))
     except ImportError:
         return "<h2>Training</h2><p>Install the extra 'plots' for curves.</p>"
     last = metrics[-1]
@@ -168,17 +169,30 @@ def _count_title(name: str) -> str:
     return _COUNTS.get(name) or f"{_COUNTS['episodes_failed']}: {name.partition('/')[2]}"
 
 
-def _plot(metrics: Sequence[Mapping[str, Any]]) -> str:
+def _measured(evaluations: Mapping[str, Evaluation], *, last: int) -> list[tuple[int, float, float, float]]:
+    """Update, pass rate and its interval of what was measured in the course of PPO."""
+    at = {"before_ppo": 0, "end": last}
+    at |= {name: int(name.removeprefix("step-")) for name in evaluations if name.startswith("step-")}
+    rates = {at[name]: rate(e.tasks, 1, seed=e.seed) for name, e in evaluations.items() if name in at}
+    return [(step, got.value, got.low, got.high) for step, got in sorted(rates.items())]
+
+
+def _plot(metrics: Sequence[Mapping[str, Any]], measured: Sequence[tuple[int, float, float, float]]) -> str:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    shown = [(name, title) for name, title in _CURVES if any(name in line for line in metrics)]
+    curves = {name: [(line["step"], line[name]) for line in metrics if name in line] for name, _ in _CURVES}
+    curves[_HELD_OUT] = [(step, value) for step, value, _, _ in measured]
+    shown = [(name, title) for name, title in _CURVES if curves[name]]
     rows = -(-len(shown) // 2)
     figure = Figure(figsize=(11, 2.6 * rows), layout="constrained")
     for place, (name, title) in enumerate(shown, start=1):
         axes = figure.add_subplot(rows, 2, place)
-        points = [(line["step"], line[name]) for line in metrics if name in line]
+        points = curves[name]
         axes.plot(*zip(*points, strict=True), marker="." if len(points) < 60 else "", linewidth=1.2)
+        if name == _HELD_OUT:
+            steps, _, low, high = zip(*measured, strict=True)
+            axes.vlines(steps, low, high, alpha=0.5)
         axes.set_title(title, fontsize=10)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if name in _SHARES:
@@ -225,17 +239,19 @@ def _recovered(analysis: Analysis, name: str) -> str:
 
 
 def _episodes(run: Path, evaluations: Mapping[str, Evaluation]) -> str:
-    """The same tasks before and after: those first that changed for the better, and the one that fared worst."""
+    """The same tasks before and after: from all over the list some that changed for the better, and one that failed."""
     if not evaluations:
         return ""
     place = run if (run / RESULT).exists() else run / "evaluations"
-    names = list(evaluations)
+    names = [name for name in evaluations if name != "start" or "before_ppo" not in evaluations]
     sides = [
         _first_of_each(read_trajectories(place if place == run else place / name)) for name in (names[0], names[-1])
     ]
     before, after = sides
-    ranked = sorted(after, key=lambda task: (not _passed(after[task]), _passed(before.get(task)), task))
-    tasks = [*ranked[: SHOWN_EPISODES - 1], *ranked[-1:]] if len(ranked) > SHOWN_EPISODES else ranked
+    better = [task for task in sorted(after) if _passed(after[task]) and not _passed(before.get(task))]
+    spread = better[:: -(-len(better) // (SHOWN_EPISODES - 1)) or 1]
+    others = sorted((task for task in after if task not in spread), key=lambda task: (_passed(after[task]), task))
+    tasks = [*spread, *others[: SHOWN_EPISODES - len(spread)]]
     parts = ["<h2>Episodes</h2>"]
     for task in tasks:
         columns = [(names[-1], after[task])]

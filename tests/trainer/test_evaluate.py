@@ -30,7 +30,7 @@ from trainer.evaluate import (
     run_evaluation,
     write_evaluation,
 )
-from trainer.report import write_report
+from trainer.report import _measured, write_report
 from trainer.rollout import RolloutContext
 from trainer.screen import show_evaluation
 
@@ -206,6 +206,19 @@ def test_the_page_tells_the_run_in_one_sentence_that_few_tasks_cannot_tilt(tmp_p
     assert "pass@1 0.0% before PPO, <b>100.0%</b> at the end: +100.0%" in page
     assert "over 8 tasks" in page
     assert "No command of a graded episode failed." in page
+
+
+def test_the_page_shows_the_course_of_ppo_and_tasks_from_all_over_the_list(tmp_path):
+    names = [f"t{number}" for number in range(9)]
+    rewards = {"start": 0.0, "before_ppo": 0.0, "step-000002": 0.0, "end": 1.0}
+    found = {name: evaluation([task_result(task, [reward]) for task in names]) for name, reward in rewards.items()}
+    assert _measured(found, last=5) == [(0, 0.0, 0.0, 0.0), (2, 0.0, 0.0, 0.0), (5, 1.0, 1.0, 1.0)]
+    for name, reward in rewards.items():
+        shown = [episode([DONE], passed=reward == 1.0, task=task) for task in names]
+        write_evaluation(found[name], shown, tmp_path / "run" / "evaluations" / name)
+    page = write_report(tmp_path / "run").read_text()
+    assert [task for task in names if f"<h3>{task}</h3>" in page] == ["t0", "t1", "t3", "t6"]
+    assert "at the start: <b" not in page  # random weights say nothing that could be read
 
 
 def test_how_episodes_failed_is_printed_and_in_the_json(tmp_path, capsys):
