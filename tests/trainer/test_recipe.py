@@ -36,6 +36,13 @@ def test_the_small_recipe_with_sglang_differs_in_who_serves_and_in_patience_alon
     assert replace(served, **alike, **patience) == own
 
 
+def test_the_control_differs_in_the_shuffled_rewards_alone():
+    own, control = (load_recipe(RECIPES / f"{name}.toml") for name in ("small-cpu", "small-cpu-shuffled"))
+    assert control.train.shuffle_rewards
+    alike = {"name": own.name, "description": own.description}
+    assert replace(control, **alike, train=replace(control.train, shuffle_rewards=False)) == own
+
+
 def test_endless_terminals_as_published():
     llama, qwen2, qwen3 = (
         load_recipe(RECIPES / f"endless-terminals-{name}.toml") for name in ("llama-3.2-3b", "qwen2.5-7b", "qwen3-8b")
