@@ -38,8 +38,8 @@ class Dockerd:
         subprocess.run([_SCRIPT, "stop"], env=self._environment, check=True, capture_output=True)
 
     def bury(self) -> None:
-        """End what a killed engine forgets of itself: helpers of containers that it was making. They run nothing, or the
-        sleeper that every sandbox begins with and that ends at its lifetime."""
+        """End what a killed engine forgets of itself: helpers of containers that it was making. They run nothing, or
+        the sleeper that every sandbox begins with and that ends at its lifetime."""
         for pid in self._shims():
             idle = {"crun", "runc", "runc:[2:INIT]", "docker-init", "sleep"}
             running = [name for name in descendants(pid).values() if name not in idle]
