@@ -126,11 +126,13 @@ async def end_of(client: DaemonClient, job: str) -> dict:
 
 async def until(client: DaemonClient, job: str, kind: str, *, times: int = 1, stage: str = "") -> None:
     """Wait for events of a running job."""
+    last = {}
     async for line in client.follow("jobs", job, "events"):
+        last = line
         times -= line["kind"] == kind and (not stage or line.get("stage") == stage)
         if times <= 0:
             return
-    raise AssertionError(f"the job ended before {kind}")
+    raise AssertionError(f"the job ended before {kind}: {last}")
 
 
 def process_of(directory: Path) -> int:
