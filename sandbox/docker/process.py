@@ -198,15 +198,17 @@ class ContainerProcess:
 
     async def _close_after_end(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """End the reading when the process or the container has ended, though something holds the stream open."""
-        container = self._container
+        watch, keys = self._container.watch, (self._exec_id, self._container.key)
         try:
             with self._closing:
-                ended = False
-                while not ended:
-                    with container.watch.ending(self._exec_id, container.key) as woken:
-                        task_status.started()
+                with watch.ending(*keys) as woken:
+                    task_status.started()
+                    await woken.wait()
+                while True:
+                    with watch.ending(*keys) as woken:
+                        if not await self._goes_on():
+                            break
                         await woken.wait()
-                    ended = not await self._goes_on()
                 await anyio.sleep(_LINGER_S)
         finally:
             with anyio.CancelScope(shield=True):

@@ -182,3 +182,15 @@ async def test_closing_a_shell_whose_child_shares_its_streams_is_quick(open_dock
         with anyio.fail_after(1.5):
             await process.aclose()
         assert await say(sandbox, "pgrep -c cat -u agent") == "0\n"
+
+
+async def test_an_event_stream_that_is_opened_again_disturbs_no_process(open_docker: OpenEngine) -> None:
+    async with open_docker() as engine, started(engine) as sandbox:
+        process = await sandbox.spawn(["cat"], env={}, cwd="/")
+        for line in (b"one\n", b"two\n"):
+            for key in list(engine._watch._waiting):
+                engine._watch._wake(key)
+            assert await say(sandbox, "echo beside") == "beside\n"
+            await process.send(line)
+            assert await read_until(process, line) == line
+        await process.aclose()
