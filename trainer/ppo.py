@@ -14,7 +14,8 @@ Departures from textbook PPO, each held by a test in `tests/trainer/test_ppo.py`
     run. Tripwires on KL and ratio end an update's remaining epochs when the policy has moved too far; one on the gap
     between behaviour and learner refuses the update.
  6. Infrastructure failures are no samples: they never reach this module, so no mean and no baseline sees them.
- 7. A team of processes (`trainer.parallel`) makes the same update as one, to rounding.
+ 7. Negative advantages may weigh less (`negative_weight`); they weigh as much as positive ones by default.
+ 8. A team of processes (`trainer.parallel`) makes the same update as one, to rounding.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class PPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     clip_high: float = 0.28
     value_clip: float = 0.2
     reduction: Reduction = "sequence_mean"
+    negative_weight: float = 1.0
+    """Of advantages below 0. Less than 1 for a policy that fails most of the time: pushed away from all that it tries
+    before it has found what is right, it ends where nobody would look."""
     entropy_coef: float = 0.0
     temperature: float = 0.7
     """The sampler's: log-probabilities are taken of logits / temperature on both sides."""
@@ -192,15 +196,17 @@ class Learner:
         return self.team.sum(self._values(batch, self.team.deal))
 
     def _advantages(self, batch: Columns, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Advantages, negative ones weighted, and what the critic is to learn."""
+        returns = torch.zeros_like(values)
         match self.config.advantage:
             case "gae":
                 rewards = place_rewards(batch.rewards, batch.mask)
-                return gae(rewards, values, batch.mask, gamma=self.config.gamma, lam=self.config.lam)
+                advantages, returns = gae(rewards, values, batch.mask, gamma=self.config.gamma, lam=self.config.lam)
             case "grpo":
                 advantages = grpo(batch.rewards, batch.groups, batch.mask)
             case "rloo":
                 advantages = rloo(batch.rewards, batch.groups, batch.mask)
-        return advantages, torch.zeros_like(advantages)
+        return torch.where(advantages < 0, advantages * self.config.negative_weight, advantages), returns
 
     def _minibatches(self, batch: Columns, size: int, shuffle: torch.Generator) -> Iterator[Tensor]:
         for _ in range(self.config.epochs):

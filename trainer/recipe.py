@@ -204,6 +204,8 @@ def _check_ppo(recipe: Recipe, ppo: PPOConfig, where: str) -> None:
             "'memory' begins fresh contexts, and PPO learns from episodes of one context only",
             "Train with 'minimal' or 'terminus-2'; measure with evaluate.agent.kind = 'memory'",
         )
+    if not 0 <= ppo.negative_weight <= 1:
+        raise UserError(f"{where}: ppo.negative_weight", f"is {ppo.negative_weight:g}", "Give a number from 0 to 1")
     sampled = recipe.rollout_agent().temperature
     if sampled != ppo.temperature or ppo.temperature <= 0:
         raise UserError(

@@ -145,6 +145,18 @@ def test_the_ratio_tripwire_ends_the_epochs():
     assert one.update(rewarded)["ratio_tripped"] == 1
 
 
+def test_what_failed_may_weigh_less_than_what_passed_and_the_critic_does_not_see_it():
+    one, plain = learner(msgspec.structs.replace(CONFIG, negative_weight=0.25)), learner()
+    played = [msgspec.structs.replace(e, reward=float(i % 2)) for i, e in enumerate(episodes(one.policy))]
+    batch = collate(played)
+    values = torch.full_like(batch.behaviour, 0.5) * batch.mask
+    (weighted, returns), (whole, plain_returns) = (each._advantages(batch, values) for each in (one, plain))
+    assert (whole < 0).any()
+    assert (whole > 0).any()
+    assert torch.equal(weighted, torch.where(whole < 0, 0.25 * whole, whole))
+    assert torch.equal(returns, plain_returns)
+
+
 def test_the_entropy_bonus_reaches_the_weights():
     entropies = []
     for coefficient in (-0.5, 0.0, 0.5):

@@ -92,6 +92,7 @@ def test_termigen_as_published():
         (PPO + "policy_lr = 'fast'", r"\$\.ppo\.policy_lr"),
         (PPO + "[agent]\nmax_turns = 0", r"agent\.max_turns: 0 is refused"),
         (PPO + "[rollout]\nbound = 2", r"ppo\.behaviour_cap: is not set while rollout\.bound is 2"),
+        (PPO + "negative_weight = 2.0", r"ppo\.negative_weight: is 2"),
         (PPO + "[agent]\ntemperature = 1.0", "sampled at 1 and learned from at 0.7"),
         (PPO + "[agent]\nkind = 'memory'", r"agent\.kind: 'memory' begins fresh contexts"),
         (PPO + "[agent]\nkind = 'minimum'", r"agent\.kind: 'minimum' is refused"),
