@@ -124,12 +124,13 @@ async def end_of(client: DaemonClient, job: str) -> dict:
     return last["job"]
 
 
-async def until(client: DaemonClient, job: str, kind: str, *, times: int = 1, stage: str = "") -> None:
+async def until(client: DaemonClient, job: str, kind: str, *, times: int = 1, stage: str = "", item: str = "") -> None:
     """Wait for events of a running job."""
+    wanted = {name: value for name, value in {"kind": kind, "stage": stage, "item": item}.items() if value}
     last = {}
     async for line in client.follow("jobs", job, "events"):
         last = line
-        times -= line["kind"] == kind and (not stage or line.get("stage") == stage)
+        times -= wanted.items() <= line.items()
         if times <= 0:
             return
     raise AssertionError(f"the job ended before {kind}: {last}")

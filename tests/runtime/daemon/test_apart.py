@@ -126,7 +126,7 @@ async def test_it_is_paused_explained_requeued_and_goes_on_when_its_process_is_k
         job = await submit(
             client, tmp_path / "out", kind="shed", count=60, pace_s=0.1, broken=["000"], mended=str(mended)
         )
-        await until(client, job, "settled", stage="plane")
+        await until(client, job, "settled", item="000")
         assert (await client.post("jobs", job, "pause"))["paused"]
         assert (await client.get("explain", f"{job}/059"))["items"][0]["place"] == "waits for stage 'saw'"
         mended.touch()
