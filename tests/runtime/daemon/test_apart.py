@@ -150,7 +150,7 @@ async def test_it_ends_with_its_daemon_and_goes_on_with_the_next_and_a_cancel_le
         with Daemon(tmp_path) as daemon:
             await until(daemon.client, job, "done")
             second = process_of(notes_of(daemon.state))
-            assert not Path(f"/proc/{first}").exists()
+            assert has_ended(first)
             assert daemon.stop(signal.SIGTERM) == 0
         assert job_file(daemon.state, job)["state"] == "running"
         with Daemon(tmp_path) as daemon:
@@ -158,7 +158,7 @@ async def test_it_ends_with_its_daemon_and_goes_on_with_the_next_and_a_cancel_le
             third = process_of(notes_of(daemon.state))
             await daemon.client.post("jobs", job, "cancel")
             assert (await end_of(daemon.client, job))["state"] == "cancelled"
-            assert not any(Path(f"/proc/{process}").exists() for process in (second, third))
+            assert all(map(has_ended, (second, third)))
             assert len(children(daemon.state)) == 3
             assert all(map(has_ended, children(daemon.state)))
 
