@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -17,6 +18,18 @@ from tests.runtime.bus.contract import BusContract, take
 from tests.runtime.conftest import NatsServer
 
 pytestmark = pytest.mark.nats
+
+
+def unheard_once(call: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+    """`call` as it is while the server restarts: the first time there is no answer."""
+    answers = iter([NatsTimeout()])
+
+    async def asked(*given: Any, **options: Any) -> object:
+        for silence in answers:
+            raise silence
+        return await call(*given, **options)
+
+    return asked
 
 
 class TestNatsBus(BusContract):
@@ -123,15 +136,7 @@ class TestNatsBus(BusContract):
         async with self.open() as bus:
             await bus.declare("work", self.options(lease_s=2.0))
             await bus.publish("work", bytes(2 << 20), key="big")
-            object_store, asked = bus.jetstream.object_store, []
-
-            async def unheard_once(name: str) -> object:
-                asked.append(name)
-                if len(asked) == 1:
-                    raise NatsTimeout
-                return await object_store(name)
-
-            monkeypatch.setattr(bus.jetstream, "object_store", unheard_once)
+            monkeypatch.setattr(bus.jetstream, "object_store", unheard_once(bus.jetstream.object_store))
             async with bus.consume("work", slots=1) as deliveries:
                 delivery = await take(deliveries)
                 assert (len(delivery.body), delivery.attempt) == (2 << 20, 2)
@@ -140,15 +145,8 @@ class TestNatsBus(BusContract):
     async def test_a_big_body_waits_for_a_restarting_server(self, monkeypatch: pytest.MonkeyPatch):
         async with self.open() as bus:
             await bus.declare("work", self.options())
-            create, asked = bus.jetstream.create_object_store, []
-
-            async def unheard_once(name: str) -> object:
-                asked.append(name)
-                if len(asked) == 1:
-                    raise NatsTimeout
-                return await create(name)
-
-            monkeypatch.setattr(bus.jetstream, "create_object_store", unheard_once)
+            create = unheard_once(bus.jetstream.create_object_store)
+            monkeypatch.setattr(bus.jetstream, "create_object_store", create)
             await bus.publish("work", bytes(2 << 20), key="big")
             async with bus.consume("work", slots=1) as deliveries:
                 assert len((await take(deliveries)).body) == 2 << 20
@@ -159,17 +157,9 @@ class TestNatsBus(BusContract):
         async with self.open() as bus:
             await bus.declare("work", self.options(lease_s=self.lease_s))
             await bus.publish("work", b"poison", key="a")
-            publish, asked = bus.jetstream.publish, []
-
-            async def unheard_once(*given: Any, **options: Any) -> object:
-                asked.append(given)
-                if len(asked) == 1:
-                    raise NatsTimeout
-                return await publish(*given, **options)
-
             async with bus.consume("work", slots=1) as deliveries:
                 delivery = await take(deliveries)
-                monkeypatch.setattr(bus.jetstream, "publish", unheard_once)
+                monkeypatch.setattr(bus.jetstream, "publish", unheard_once(bus.jetstream.publish))
                 await delivery.reject("no such tool")
                 again = await take(deliveries)
                 assert (again.key, again.attempt) == ("a", 2)
