@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -74,7 +73,7 @@ def cells(
     candidates_per_task: int,
     categories: Collection[str],
     levels: Collection[int],
-    families: Mapping[str, str] = MappingProxyType({}),
+    families: Mapping[str, str],
 ) -> list[Cell]:
     """The cells of a run: one for each quota, and one for what they leave of `count`.
 
