@@ -39,7 +39,7 @@ train RECIPE='recipes/small-cpu.toml' *ARGS:
 # Run the daemon with its dashboard; the other recipes submit to it
 [group('work')]
 daemon *ARGS:
-    @scripts/setup.sh
+    @scripts/setup.sh nats
     @.venv/bin/termloom serve "$@"
 
 # Run the command line: just termloom generate --help
@@ -78,5 +78,5 @@ parity *ARGS:
 # Measure against floors in the same run
 [group('quality')]
 bench *ARGS:
-    @scripts/setup.sh nats --group test
+    @scripts/setup.sh nats train --group test
     .venv/bin/python -m bench "$@"

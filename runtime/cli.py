@@ -33,6 +33,14 @@ from runtime.machine import refusal
 from sandbox.errors import SandboxError
 
 GROUP = "termloom.commands"
+_EXTRAS = {
+    **dict.fromkeys(("torch", "transformers", "safetensors", "numpy"), "train"),
+    "nats": "nats",
+    "pyarrow": "data",
+    "matplotlib": "plots",
+    "tensorboard": "track",
+}
+"""By module: the extra of ours that installs it."""
 
 
 def build_app(group: str = GROUP) -> App:
@@ -64,7 +72,8 @@ def run(arguments: Sequence[str], *, group: str = GROUP) -> int:
     except KeyboardInterrupt:
         return EXIT_CODE
     except Exception as error:
-        cause = refusal(first_cause(error)) or first_cause(error)
+        cause = first_cause(error)
+        cause = refusal(cause) or _missing_extra(cause) or cause
         message, code = str(cause), _exit_code(cause)
         if code is None:
             raise
@@ -72,6 +81,17 @@ def run(arguments: Sequence[str], *, group: str = GROUP) -> int:
         return result if isinstance(result, int) else 0
     sys.stderr.write(f"termloom: {' '.join(message.split())}\n")
     return code
+
+
+def _missing_extra(error: BaseException) -> UserError | None:
+    """What to install, where that is all that is wrong."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    module = error.name.partition(".")[0]
+    if (extra := _EXTRAS.get(module)) is None:
+        return None
+    install = f"`scripts/setup.sh {extra}` in a checkout, else `pip install 'termloom[{extra}]'`"
+    return UserError(module, f"is not installed; the extra '{extra}' brings it", f"Run {install}")
 
 
 def _exit_code(error: BaseException) -> int | None:

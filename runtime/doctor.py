@@ -163,6 +163,8 @@ async def _address_pools(settings: Settings) -> list[Finding]:
     from sandbox.docker.pools import address_pools
     from sandbox.errors import EngineFault, EngineUnavailable
 
+    if settings.sandbox.engine == "namespace":
+        return []
     limit = f"{POOL_RESERVE} free subnets for what runs beside the sandboxes, which take none"
     try:
         pools = await address_pools(settings.sandbox.docker_url or None)
@@ -201,6 +203,8 @@ async def _daemon_descriptors(settings: Settings) -> list[Finding]:
     """Of the Docker daemon: one that has used them up can no longer remove what it made."""
     from sandbox.docker.descriptors import EACH_SESSION, daemon_descriptors
 
+    if settings.sandbox.engine == "namespace":
+        return []
     found = daemon_descriptors(settings.sandbox.docker_url or None)
     if found is None:
         return []

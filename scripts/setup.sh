@@ -36,7 +36,7 @@ if [[ ! -x $venv/bin/python ]]; then
       "$python" -m venv "$venv" || die "could not make $venv"
     else
       "$python" -m pip --version >/dev/null 2>&1 || die "needs python3-venv: install it with 'apt-get install python3-venv' as root."
-      "$python" -m pip install --quiet --user virtualenv && "$python" -m virtualenv --quiet "$venv" ||
+      PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip install --quiet --user virtualenv && "$python" -m virtualenv --quiet "$venv" ||
         die "needs python3-venv: install it with 'apt-get install python3-venv' as root."
     fi
   fi

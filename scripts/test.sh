@@ -20,7 +20,8 @@ need() { # PROGRAM PACKAGES...
   if command -v "$program" >/dev/null; then return; fi
   if as_root; then
     echo "test: installing $*"
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
+      missing "$program could not be installed"
   else
     missing "no $program on the path (Debian: apt-get install $*)"
   fi
@@ -34,6 +35,6 @@ if [[ -z ${DOCKER_HOST-} ]]; then
   if socket=$(scripts/docker-engine.sh start); then export DOCKER_HOST=$socket; else missing "no Docker engine answers and none could be started"; fi
 fi
 
-scripts/sglang-cpu.sh setup
+scripts/sglang-cpu.sh setup || missing "no SGLang environment could be made"
 
 exec .venv/bin/python -m pytest "$@"

@@ -87,7 +87,7 @@ def show_estimate(recipe: Recipe, path: Path, model: Path | None, tasks: int, *,
     for line in placement(recipe, got):
         write(line)
     write(f"start the learner: {train_command(str(path), got)}")
-    if recipe.serve.engine == "sglang":
+    if recipe.serve.engine == "sglang" and got.engine_gpus:
         write(f"start {recipe.serve.engines} of: {serve}")
     return 0
 

@@ -14,6 +14,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> None:
     encoder = open_encoder(recipe, inputs.model)
     with open_team() as team:
         model = await to_thread.run_sync(_load, recipe, inputs.model, team)
-        async with open_pool(recipe, inputs.model, inputs.engine_urls) as pool:
+        sampled = recipe.ppo is not None or bool(inputs.held_out)
+        async with open_pool(recipe, inputs.model, inputs.engine_urls) if sampled else nullcontext() as pool:
             run = _Run(recipe, inputs, tools, encoder=encoder, pool=pool, model=model, team=team)
             if recipe.sft is not None:
                 await run.evaluate("start")
@@ -109,17 +111,22 @@ class _Run:
         tools: Tools,
         *,
         encoder: Encoder,
-        pool: PolicyPool,
+        pool: PolicyPool | None,
         model: nn.Module,
         team: Team,
     ) -> None:
         self._recipe, self._inputs, self._tools, self._team = recipe, inputs, tools, team
-        self._encoder, self._pool, self._model = encoder, pool, model
+        self._encoder, self._served, self._model = encoder, pool, model
         self._arena = Arena(tools.engine, tools.limits, run_id=tools.run_id)
         self._weights = WeightStore(inputs.out / "weights")
         self._blobs = Blobs(inputs.out / "blobs")
         self._version = 0
         self._drained = False
+
+    @property
+    def _pool(self) -> PolicyPool:
+        assert self._served is not None, "a run that only fine-tunes samples nothing"
+        return self._served
 
     async def fine_tune(self) -> None:
         """Train on the demonstrations, or take what an earlier start of this run made of them."""

@@ -32,6 +32,8 @@ def objections(task: Task, *, engine: Literal["docker", "namespace"]) -> list[st
     """What keeps this engine from running the task; empty when nothing is known to."""
     found = list(_of_compose(task))
     found += _of_environment(task.config.environment.model_extra or {}, task.config.environment.network_mode)
+    if (task.config.environment.model_extra or {}).get("healthcheck") and not task.services:
+        found.append("it waits for services that its image starts (healthcheck)")
     found += _of_verifier(task.config.verifier.model_extra or {})
     found += _of_variables(task)
     if task.inventory is None:
@@ -59,8 +61,6 @@ def _of_environment(extra: dict[str, Any], network_mode: str | None) -> Iterator
             yield f"it needs {device} ({extra[device]})"
     if extra.get("mcp_servers"):
         yield "it needs MCP servers"
-    if extra.get("healthcheck"):
-        yield "it waits for services that its image starts (healthcheck)"
     if network_mode == "allowlist":
         yield "it needs a network with a list of allowed hosts"
 

@@ -7,7 +7,7 @@ free subnet refuses every new network.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv4Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from sandbox.docker.client import CALL_S, Client, answering
 from sandbox.spec import Record
@@ -31,14 +31,19 @@ class AddressPools(Record):
 
 def free_subnets(pools: Iterable[tuple[str, int]], used: Iterable[str]) -> tuple[int, int]:
     """Subnets of the pools in all, and those that overlap with none that is used."""
-    taken = [network for network in map(ip_network, used) if isinstance(network, IPv4Network)]
+    taken = [network for network in map(_network, used) if isinstance(network, IPv4Network)]
     subnets = [
         subnet
         for base, size in pools
-        if isinstance(network := ip_network(base), IPv4Network)
+        if isinstance(network := _network(base), IPv4Network)
         for subnet in network.subnets(new_prefix=size)
     ]
     return len(subnets), sum(not any(subnet.overlaps(other) for other in taken) for subnet in subnets)
+
+
+def _network(written: str) -> IPv4Network | IPv6Network:
+    """Docker takes any address of a subnet for its base."""
+    return ip_network(written, strict=False)
 
 
 async def address_pools(url: str | None = None) -> AddressPools:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from generators.assemble import assemble
 from generators.procedural.library import SERVICES
 from runtime.errors import TaskInvalid
+from runtime.formats.runnable import objections
 from runtime.settings import PathSettings
 from runtime.task import Task, read_task, write_task
 from sandbox.base import SERVICE_PACKAGES
@@ -78,6 +80,11 @@ def test_services_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert health["command"] == "(ask 'is it up') && (look)"
     assert start_script(task.services).count("\nstart ") == 2
     assert SCRIPT == "services.sh"
+
+
+@pytest.mark.parametrize("engine", ["docker", "namespace"])
+def test_a_task_whose_services_are_told_can_be_run(tmp_path: Path, engine: Literal["docker", "namespace"]) -> None:
+    assert objections(read_task(_written(tmp_path)), engine=engine) == []
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ def fail(*, how: str) -> None:
         "user": UserError("loom.toml", "no thread", "Buy some"),
         "engine": ExceptionGroup("g", [EngineUnavailable("docker", "no socket", "Start it")]),
         "store": StoreError("s.db", "locked", "Wait"),
+        "extra": ModuleNotFoundError("No module named 'torch'", name="torch"),
+        "module": ModuleNotFoundError("No module named 'tosh'", name="tosh"),
         "disk": ExceptionGroup("g", [OSError(28, "No space left on device", "/full/x")]),
         "path": FileNotFoundError(2, "No such file or directory", "/not/there"),
         "bug": ZeroDivisionError("a bug"),
@@ -163,6 +165,7 @@ def test_a_dry_run_shows_the_settings_in_force_with_secrets_masked(site: Path):
         (["fail", "--how", "user"], 2, "loom.toml: no thread. Buy some"),
         (["fail", "--how", "engine"], 1, "sandbox engine 'docker' is not available: no socket. Start it"),
         (["fail", "--how", "store"], 1, "s.db: locked. Wait"),
+        (["fail", "--how", "extra"], 2, "torch: is not installed; the extra 'train' brings it"),
         (["fail", "--how", "disk"], 1, "/full/x: No space left on device. Free space there, then resume"),
     ],
 )
@@ -175,7 +178,12 @@ def test_each_failure_is_one_clear_line(site: Path, arguments: list[str], code: 
 
 
 @pytest.mark.parametrize(
-    ("how", "last"), [("bug", "ZeroDivisionError: a bug"), ("path", "No such file or directory: '/not/there'")]
+    ("how", "last"),
+    [
+        ("bug", "ZeroDivisionError: a bug"),
+        ("path", "No such file or directory: '/not/there'"),
+        ("module", "No module named 'tosh'"),
+    ],
 )
 def test_a_bug_shows_its_traceback(site: Path, how: str, last: str):
     code, _, err = termloom(site, "fail", "--how", how)

@@ -125,6 +125,17 @@ async def test_address_pools_that_run_out_are_told_before_a_network_is_refused(t
     assert bool(found.remedy) == (level != "ok")
 
 
+async def test_where_the_daemonless_engine_is_chosen_docker_is_not_looked_at(tmp_path):
+    async with docker_api(tmp_path, used=4) as url:
+        chosen = settings(tmp_path, f"sandbox.docker_url={url}", "sandbox.engine=namespace")
+        assert await module._address_pools(chosen) == []
+        assert await module._daemon_descriptors(chosen) == []
+
+
+def test_a_subnet_may_be_written_with_any_of_its_addresses():
+    assert free_subnets([("10.9.0.1/22", 24)], ["10.9.1.7/24"]) == (4, 3)
+
+
 def test_the_default_pools_of_an_engine_hold_thirty_one_networks():
     assert free_subnets(DEFAULTS, ["172.17.0.0/16", "192.168.1.0/24", "10.0.0.0/8", "fd00::/64"]) == (31, 29)
 
