@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor, nn
 
 from runtime.errors import RuntimeFault
 from trainer.model import save_model
 from trainer.ppo import Learner
+
+log = structlog.get_logger()
 
 SCHEMA = 2
 """1 was a single file of one process."""
@@ -88,23 +91,32 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in _all(root)[:-keep]:
+    for old in [path for path in _all(root) if path <= final][:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
 def newest(root: Path) -> Checkpoint | None:
-    """The newest complete checkpoint; damaged ones are passed over. None when there is none.
+    """The newest complete checkpoint; damaged ones are passed over, which is told. None when there never was one.
 
-    Raises: CheckpointForeign: to begin again beside it would undo the run.
+    Raises: CheckpointInvalid when all are damaged, CheckpointForeign: to begin again beside them would undo the run.
     """
+    damaged: list[CheckpointInvalid] = []
     for directory in reversed(_all(root)):
         try:
-            return read_checkpoint(directory)
+            found = read_checkpoint(directory)
         except CheckpointForeign:
             raise
-        except CheckpointInvalid:
+        except CheckpointInvalid as error:
+            damaged.append(error)
             continue
+        for other in damaged:
+            log.warning("checkpoint passed over", directory=str(other.directory), reason=other.reason)
+        return found
+    if damaged:
+        raise CheckpointInvalid(
+            damaged[0].directory, f"{damaged[0].reason}, and no other checkpoint is whole: train into another directory"
+        )
     return None
 
 

@@ -110,14 +110,15 @@ async def _train_there(client: DaemonClient, wanted: TrainAsked, settings: Setti
 
 
 async def _train_here(wanted: TrainAsked, settings: Settings, *, as_json: bool) -> int:
-    from runtime.interrupts import interrupts
+    from runtime.interrupts import Interrupted, interrupts
     from trainer.asked import claim, run_id
     from trainer.runs import carry_out_training
 
     out = Path(wanted.out)
     claim(out, resume=wanted.resume)
     run = run_id("train", out)
-    with interrupts(cleanup=f"termloom gc --run {run}") as stop:
+    cleanup = f"termloom gc --run {run}"
+    with interrupts(cleanup=cleanup) as stop:
         async with _engine(settings, run) as engine:
             report = await carry_out_training(
                 wanted,
@@ -127,6 +128,8 @@ async def _train_here(wanted: TrainAsked, settings: Settings, *, as_json: bool) 
                 on_step=write_json if as_json else tell_step,
                 on_drain=stop.on_drain,
             )
+    if report is None:
+        raise Interrupted(cleanup)
     return show_trained(out, report, as_json=as_json)
 
 

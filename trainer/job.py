@@ -36,7 +36,8 @@ def _check_train(settings: Settings, options: Options) -> None:
     require_absolute("out", asked.out)
     require_absolute("model", asked.model)
     require_absolute("tasks", *asked.tasks, *asked.held_out, *asked.demonstrations)
-    find_tasks(map(Path, (*asked.tasks, *asked.held_out)))
+    find_tasks(map(Path, asked.tasks))
+    find_tasks(map(Path, asked.held_out))
     claim(Path(asked.out), resume=asked.resume)
 
 
@@ -81,9 +82,9 @@ async def _train(work: JobWork) -> dict[str, Any]:
         on_drain=draining.on_drain,
         on_event=happened,
     )
-    policy = str(Path(asked.out) / "policy")
-    state = "drained" if draining.reason else "finished"
-    return {"state": state, "reason": draining.reason, "out": asked.out, "report": str(report), "policy": policy}
+    if report is None:
+        return {"state": "drained", "reason": draining.reason, "out": asked.out}
+    return {"state": "finished", "out": asked.out, "report": str(report), "policy": str(Path(asked.out) / "policy")}
 
 
 class _Draining:

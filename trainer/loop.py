@@ -9,6 +9,8 @@ Invariants:
 - No silent stall: when no episode with a reward, update or hand-over has finished for `patience_s`, the run ends and
   names what is waited for. Episodes without a reward are no progress, however many of them end.
 - An episode without a reward reaches no statistic of the learner; it is counted by reason and makes room for another.
+- What is measured after a step belongs to the weights of its checkpoint, which is written before; a kill in between
+  loses neither the step's line nor its measurement.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,17 @@ class TrainingStalled(RuntimeFault):
         super().__init__(f"training has not moved for {patience_s:g} s: {shown}")
 
 
+class NothingLearned(RuntimeFault):
+    """All passes over the tasks came to less than one batch of episodes with a reward."""
+
+    def __init__(self, config: LoopConfig, counts: Mapping[str, int]) -> None:
+        reasons = ", ".join(f"{count} {name.partition('/')[2]}" for name, count in counts.items() if "failed/" in name)
+        super().__init__(
+            f"no update was made: {counts.get('admitted', 0)} episodes in {config.epochs} pass(es) over the tasks,"
+            f" {counts.get('failed', 0)} of them without a reward ({reasons or 'none'}); an update needs {config.batch}"
+        )
+
+
 def task_order(tasks: Sequence[str], *, epochs: int, seed: int) -> Iterator[Group]:
     """Every task once in each pass, each pass in its own order."""
     for epoch in range(epochs):
@@ -148,18 +161,22 @@ class Loop:
     async def run(self) -> None:
         """Train to the end.
 
-        Raises: TrainingDiverged, TrainingStalled, HandoverFailed, CheckpointInvalid, and what a rollout raises.
+        Raises: TrainingDiverged, TrainingStalled, NothingLearned, HandoverFailed, CheckpointInvalid, and what a rollout
+        raises.
         """
         await self._begin()
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch)
+                await self._measure()  # what an earlier start of this run did not come to
                 await self._train(group)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as error:
             raise first_cause(error) from error
         finally:
             self._metrics.close()
+        if not self.learner.updates and not self._stopping and self.config.steps != 0:
+            raise NothingLearned(self.config, self.buffer.counts)
         await self._checkpoint()
 
     async def _train(self, group: TaskGroup) -> None:
@@ -217,13 +234,8 @@ class Loop:
         self._trained.update(sample.id for sample in samples)
         self.buffer.advance(self.learner.updates)
         handed = time.monotonic()
-        if self.learner.updates % self.config.checkpoint_every == 0:
-            await self._checkpoint()
-        if self._evaluate and self.config.evaluate_every and self.learner.updates % self.config.evaluate_every == 0:
-            with self._progress.work("evaluation"):
-                metrics |= await self._evaluate(self.learner.updates, self._progress.moved)
         tokens = sum(len(sample.ids) for sample in samples)
-        self._report(
+        line = self._line(
             metrics
             | _staleness(ages)
             | {
@@ -235,6 +247,25 @@ class Loop:
                 "handover_s": handed - updated,
             }
         )
+        self._metrics.add(line)
+        if self._is_measured() or self.learner.updates % self.config.checkpoint_every == 0:
+            await self._checkpoint()
+        self._on_step(line | await self._measure())
+
+    def _is_measured(self) -> bool:
+        """Whether the policy is to be evaluated as it is now."""
+        every, updates = self.config.evaluate_every, self.learner.updates
+        return self._evaluate is not None and every > 0 and updates > 0 and updates % every == 0
+
+    async def _measure(self) -> Metrics:
+        """Evaluate the policy that is served, where its turn is; the line of this step gets what is measured."""
+        if self._evaluate is None or not self._is_measured():
+            return {}
+        with self._progress.work("evaluation"):
+            measured = await self._evaluate(self.learner.updates, self._progress.moved)
+        if measured:
+            self._metrics.amend({"step": self.learner.updates, **measured})
+        return measured
 
     async def _hand_over(self) -> None:
         """Publish the learner's weights under their version and let every engine take them."""
@@ -272,12 +303,10 @@ class Loop:
             await to_thread.run_sync(save)
             self._saved = self.learner.updates
 
-    def _report(self, metrics: Metrics) -> None:
+    def _line(self, metrics: Metrics) -> dict[str, Any]:
         self.buffer.check()
         counts = {f"episodes_{name}": count for name, count in self.buffer.counts.items()}
-        line = {"step": self.learner.updates, **metrics, **counts, **self.pool.checked}
-        self._metrics.add(line)
-        self._on_step(line)
+        return {"step": self.learner.updates, **metrics, **counts, **self.pool.checked}
 
     async def _watch(self) -> None:
         """End the run when nothing has moved for as long as its patience."""

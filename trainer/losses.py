@@ -51,7 +51,8 @@ class PolicyLoss(NamedTuple):
     behaviour_weight: Tensor
     """Mean of exp(proximal - behaviour) before truncation."""
     behaviour_gap: Tensor
-    """Mean |proximal - behaviour| in nats."""
+    """Mean |proximal - behaviour| in nats; where these are one and the same (no `behaviour_cap`), of |current -
+    behaviour|, which before the first step of an update is what sampler and learner differ by."""
 
     def diagnostics(self) -> dict[str, Tensor]:
         """All but the loss, by name."""
@@ -97,7 +98,7 @@ def policy_loss(
             clipfrac=reduce(clipped.float(), mask, "token_mean"),
             ratio_max=ratio.max(),
             behaviour_weight=reduce(weight, mask, "token_mean"),
-            behaviour_gap=reduce(gap.abs(), mask, "token_mean"),
+            behaviour_gap=reduce((log_ratio if behaviour_cap is None else gap).abs(), mask, "token_mean"),
         )
 
 

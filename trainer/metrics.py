@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,30 @@ class MetricsLog:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        self._draw(line)
+
+    def amend(self, line: Mapping[str, Any]) -> None:
+        """Put more numbers into the line of a step that has one; `step` is among them."""
+        lines = read_metrics(self._path)
+        self._rewrite([old | dict(line) if old["step"] == line["step"] else old for old in lines])
+        self._draw(line)
+
+    def open(self, step: int) -> None:
+        """Begin after `step`: later lines belong to a run that did not come to a checkpoint."""
+        if self._path.exists():
+            self._rewrite([line for line in read_metrics(self._path) if line["step"] <= step])
+        self._board = _board(self._board_path, step)
+
+    def _rewrite(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        fresh = self._path.with_suffix(".partial")
+        fresh.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        fresh.rename(self._path)
+
+    def _draw(self, line: Mapping[str, Any]) -> None:
         if self._board is not None:
             for name, value in line.items():
                 self._board.add_scalar(name, value, global_step=line["step"])
             self._board.flush()
-
-    def open(self, step: int) -> None:
-        """Begin after `step`: later lines belong to a run that did not come to a checkpoint."""
-        lines = [line for line in read_metrics(self._path) if line["step"] <= step]
-        if self._path.exists():
-            fresh = self._path.with_suffix(".partial")
-            fresh.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-            fresh.rename(self._path)
-        self._board = _board(self._board_path, step)
 
     def close(self) -> None:
         if self._board is not None:

@@ -78,8 +78,8 @@ class PPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_ratio: float = 1e4
     """Tripwire: when a token's probability has grown by more since sampling, the remaining epochs are left out."""
     max_gap: float = 0.5
-    """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused. Decoupled
-    only: without `behaviour_cap` the learner's own log-probabilities of a batch are never taken."""
+    """Tripwire: when behaviour and learner disagree by more nats a token on average, the update is refused. Measured
+    over the whole batch; without `behaviour_cap`, when that takes no pass of its own, over the first mini-batch."""
     max_skips: int = 5
     """Non-finite steps of one network in a row that end the run."""
     bf16: bool = False
@@ -166,13 +166,16 @@ class Learner:
         if self.config.behaviour_cap is None:
             return batch.behaviour
         proximal = self.team.sum(self._logprobs(batch, self.team.deal)[0])
-        gap = float(reduce((proximal - batch.behaviour).abs(), batch.mask, "token_mean"))
+        self._check_gap(float(reduce((proximal - batch.behaviour).abs(), batch.mask, "token_mean")))
+        return proximal
+
+    def _check_gap(self, gap: float) -> None:
+        """Raises: TrainingDiverged when sampler and learner are not the same policy."""
         if not gap <= self.config.max_gap:
             raise TrainingDiverged(
                 self.steps["policy"],
                 f"behaviour and learner differ by {gap:.3g} nats a token (limit {self.config.max_gap})",
             )
-        return proximal
 
     def _logprobs(self, batch: Columns, deal: Deal, *, entropy: Entropy = "none") -> tuple[Tensor, Tensor]:
         with self.team.precision(batch.ids.device, bf16=self.config.bf16):
@@ -245,10 +248,16 @@ class Learner:
                 measured["kl"].append(share * float(result.approx_kl))
                 for name, value in {"policy_loss": result.loss, "entropy": spread, **result.diagnostics()}.items():
                     measured[name].append(float(value.detach()))
+        together = dict(self.team.collect(measured))
+        kl = sum(together.pop("kl", ()))
+        if self.config.behaviour_cap is None:
+            gaps = list(together.pop("behaviour_gap", ()))
+            if gaps and "behaviour_gap" not in metrics:  # the weights are still those that the engines serve
+                self._check_gap(sum(gaps) / len(gaps))
+                metrics["behaviour_gap"] = gaps
         self._step(self.scorer, self.policy_optimiser, "policy", index, samples, metrics)
-        together = self.team.collect(measured)
-        _extend(metrics, together, leave_out="kl")
-        if sum(together.get("kl", ())) > self.config.max_kl:
+        _extend(metrics, together)
+        if kl > self.config.max_kl:
             return "kl_tripped"
         return "ratio_tripped" if max(together.get("ratio_max", (0.0,))) > self.config.max_ratio else ""
 
@@ -352,10 +361,9 @@ def _row_count(batch: Columns, part: Tensor, row_tokens: int) -> int:
     return sum(any(trainable[i] for i in members) for members in rows)
 
 
-def _extend(metrics: dict[str, list[float]], more: Parts, leave_out: str = "") -> None:
+def _extend(metrics: dict[str, list[float]], more: Parts) -> None:
     for name, values in more.items():
-        if name != leave_out:
-            metrics[name].extend(values)
+        metrics[name].extend(values)
 
 
 def _micro(batch: Columns, index: Tensor, size: int, reduction: Reduction) -> Iterator[tuple[Tensor, float]]:

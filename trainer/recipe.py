@@ -215,6 +215,10 @@ def _check_ppo(recipe: Recipe, ppo: PPOConfig, where: str) -> None:
         )
 
 
+_SFT_SIZES = ("batch", "epochs", "max_tokens", "row_tokens", "max_skips")
+_PPO_SIZES = ("epochs", "policy_minibatch", "critic_minibatch", "micro_batch", "row_tokens", "max_skips")
+
+
 def _positive(recipe: Recipe) -> Iterator[tuple[str, int]]:
     yield "rollout.group_size", recipe.rollout.group_size
     yield "rollout.groups", recipe.rollout.groups
@@ -225,7 +229,13 @@ def _positive(recipe: Recipe) -> Iterator[tuple[str, int]]:
     yield "train.checkpoint_every", recipe.train.checkpoint_every
     yield "train.checkpoint_keep", recipe.train.checkpoint_keep - 1
     yield "evaluate.attempts", recipe.evaluate.attempts
+    yield "evaluate.resamples", recipe.evaluate.resamples
     yield "serve.engines", recipe.serve.engines
+    yield "serve.max_running", recipe.serve.max_running
+    if recipe.sft is not None:
+        yield from ((f"sft.{name}", getattr(recipe.sft, name)) for name in _SFT_SIZES)
+    if recipe.ppo is not None:
+        yield from ((f"ppo.{name}", getattr(recipe.ppo, name)) for name in _PPO_SIZES)
     if recipe.lora is not None:
         yield "lora.rank", recipe.lora.rank
         yield "number of lora.targets", len(recipe.lora.targets)

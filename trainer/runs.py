@@ -38,8 +38,11 @@ async def carry_out_training(
     on_step: Callable[[dict[str, Any]], None],
     on_drain: Callable[[Callable[[], None]], None],
     on_event: OnEvent = lambda _: None,
-) -> Path:
-    """Train, or go on; returns the report. Raises: as `trainer.training.run_training`."""
+) -> Path | None:
+    """Train, or go on; returns the report, None when it was drained before its end.
+
+    Raises: as `trainer.training.run_training`.
+    """
     from trainer.training import Inputs, Tools, run_training
 
     out = Path(asked.out)
@@ -60,8 +63,9 @@ async def carry_out_training(
         on_drain=on_drain,
         on_event=on_event,
     )
-    await run_training(msgspec.convert(asked.recipe, Recipe), inputs, tools)
-    return await to_thread.run_sync(write_report, out)
+    ended = await run_training(msgspec.convert(asked.recipe, Recipe), inputs, tools)
+    report = await to_thread.run_sync(write_report, out)
+    return report if ended else None
 
 
 async def carry_out_play(

@@ -4,14 +4,14 @@
 
 Invariants:
 - Everything of a run lies in its directory; started again there with the same recipe, it goes on where its checkpoints
-  are. Another recipe is refused.
+  are. Another recipe is refused, and so are another model, other tasks and other demonstrations.
+- A run that is drained writes no `policy/`.
 - What is measured is served by the engines that rollouts use, with the limits of evaluation.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -30,7 +30,7 @@ from runtime.events import OnEvent, fan_out
 from runtime.limits import Limits
 from runtime.stage import Rejected
 from runtime.task import read_task
-from runtime.trajectory import decode, segments
+from runtime.trajectory import Trajectory, segments
 from sandbox.engine import Engine
 from trainer.arena import Arena
 from trainer.evaluate import RESULT, Evaluation, rate, read_evaluation, run_evaluation
@@ -41,10 +41,12 @@ from trainer.parallel import ALONE, Team, open_team, own_device
 from trainer.policy.agent import TokenPolicy, sample_of
 from trainer.ppo import Learner, Metrics
 from trainer.recipe import Recipe
+from trainer.record import identify, record
 from trainer.rollout import RolloutAsked, RolloutContext, persevere
 from trainer.sample import Sample
 from trainer.serving import open_encoder, open_pool, probe_ids
 from trainer.sft import example_of, fine_tune
+from trainer.small import read_demonstrations
 from trainer.telling import told
 from trainer.tokens import Encoder
 
@@ -78,14 +80,20 @@ class Tools:
     """Is told of every episode; those of a measurement carry its own run."""
 
 
-async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> None:
+async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> bool:
     """Carry the recipe out.
 
-    Raises: UserError, TaskInvalid, TrainingDiverged, TrainingStalled, HandoverFailed, PolicyUnavailable,
-    CheckpointInvalid, SandboxError.
+    Returns: whether it has come to its end; False when it was drained before.
+
+    Raises: UserError, TaskInvalid, TrajectoryInvalid, TrainingDiverged, TrainingStalled, NothingLearned,
+    HandoverFailed, PolicyUnavailable, CheckpointInvalid, SandboxError.
     """
-    _record(recipe, inputs.out)
     encoder = open_encoder(recipe, inputs.model)
+    shown = await to_thread.run_sync(read_demonstrations, inputs.demonstrations) if recipe.sft else []
+    known = await to_thread.run_sync(identify, inputs)
+    await to_thread.run_sync(record, recipe, known, inputs.out)
+    if both := sorted({*known.tasks.values()} & {*known.held_out.values()}):
+        tools.say(f"{len(both)} held-out tasks are trained on as well: what they measure is memory, not skill")
     with open_team() as team:
         model = await to_thread.run_sync(_load, recipe, inputs.model, team)
         sampled = recipe.ppo is not None or bool(inputs.held_out)
@@ -93,12 +101,14 @@ async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> None:
             run = _Run(recipe, inputs, tools, encoder=encoder, pool=pool, model=model, team=team)
             if recipe.sft is not None:
                 await run.evaluate("start")
-                await run.fine_tune()
+                await run.fine_tune(shown)
             await run.evaluate("before_ppo" if recipe.ppo else "end")
             if recipe.ppo is not None:
                 await run.ppo()
                 await run.evaluate("end")
-        await to_thread.run_sync(export, model, inputs.model, inputs.out / "policy")
+        if not run.drained:
+            await to_thread.run_sync(export, model, inputs.model, inputs.out / "policy")
+        return not run.drained
 
 
 class _Run:
@@ -121,43 +131,54 @@ class _Run:
         self._weights = WeightStore(inputs.out / "weights")
         self._blobs = Blobs(inputs.out / "blobs")
         self._version = 0
-        self._drained = False
+        self.drained = False
+        self._drains: list[Callable[[], None]] = []
+        """Of what is in work."""
+        tools.on_drain(self._drain)
+
+    def _drain(self) -> None:
+        self.drained = True
+        for act in self._drains:
+            act()
 
     @property
     def _pool(self) -> PolicyPool:
         assert self._served is not None, "a run that only fine-tunes samples nothing"
         return self._served
 
-    async def fine_tune(self) -> None:
+    async def fine_tune(self, shown: Sequence[Trajectory]) -> None:
         """Train on the demonstrations, or take what an earlier start of this run made of them."""
         config, done = self._recipe.sft, self._inputs.out / "sft"
         assert config is not None
         if done.is_dir():
             self._model.load_state_dict((await to_thread.run_sync(load_model, done)).state_dict())
             return
-        trajectories = [
-            decode(line, source=str(path))
-            for path in self._inputs.demonstrations
-            for line in path.read_bytes().splitlines()
-            if line
-        ]
-        if not trajectories:
-            raise UserError("--demonstrations", "the recipe fine-tunes, and no demonstration is given", "Give a file")
-        self._tools.say(f"fine-tuning on {len(trajectories)} demonstrations")
-        examples = [example_of(part, self._encoder) for whole in trajectories for part in segments(whole)]
+        if self.drained:
+            return
+        self._tools.say(f"fine-tuning on {len(shown)} demonstrations")
+        examples = [example_of(part, self._encoder) for whole in shown for part in segments(whole)]
+        steps = -(-len(examples) // config.batch) * config.epochs
+
+        def stepped(step: int, metrics: Metrics) -> bool:
+            if (step + 1) * 5 // steps > step * 5 // steps:
+                self._tools.say(f"fine-tuning: step {step + 1} of {steps}, loss {metrics['loss']:.3f}")
+            return self.drained
 
         def work() -> None:
-            metrics = fine_tune(
-                self._model, examples, config, seed=self._recipe.seed, team=self._team, lora=self._recipe.lora
+            recipe = self._recipe
+            fine_tune(
+                self._model, examples, config, seed=recipe.seed, on_step=stepped, team=self._team, lora=recipe.lora
             )
-            self._tools.say(f"fine-tuned: loss {metrics['loss']:.3f}")
-            export(self._model, self._inputs.model, done)
+            if not self.drained:
+                export(self._model, self._inputs.model, done)
 
         await to_thread.run_sync(work)
 
     async def ppo(self) -> None:
         recipe = self._recipe
         assert recipe.ppo is not None
+        if self.drained:
+            return
         names = {path.name: path for path in await to_thread.run_sync(self._short_enough)}
         self._tools.say(f"PPO on {len(names)} tasks, {recipe.batch} episodes an update")
         context = self._context("rollout")
@@ -197,17 +218,13 @@ class _Run:
             on_step=self._tools.on_step,
         )
 
-        def drain() -> None:
-            self._drained = True
-            loop.drain()
-
-        self._tools.on_drain(drain)
+        self._drains.append(loop.drain)
         await loop.run()
         self._version = learner.updates
 
     async def evaluate(self, name: str) -> None:
         """Measure the model as it is, unless this run has done so before."""
-        if self._inputs.held_out and not self._drained and not (self._place(name) / RESULT).exists():
+        if self._inputs.held_out and not self.drained and not (self._place(name) / RESULT).exists():
             path = await to_thread.run_sync(
                 lambda: self._weights.publish(self._model, self._version, probe=probe_ids(self._encoder))
             )
@@ -234,6 +251,7 @@ class _Run:
             concurrency=self._recipe.rollout.concurrency,
             seed=self._recipe.seed,
             policy_version=self._pool.version,
+            announce=lambda runner: self._drains.append(runner.drain),
             on_event=fan_out(self._tools.on_event, lambda _: moved()),
         )
         if evaluation is not None:
@@ -264,6 +282,13 @@ class _Run:
             self._tools.say(f"{len(self._inputs.tasks) - len(fit)} tasks are left out: longer than {most} tokens")
         if not fit:
             raise UserError("rollout.max_instruction_tokens", f"every task is longer than {most} tokens", "Raise it")
+        passes = self._recipe.train.epochs
+        if len(fit) * passes < self._recipe.rollout.groups:
+            raise UserError(
+                "rollout.groups",
+                f"an update takes {self._recipe.rollout.groups} tasks, and {passes} pass(es) over {len(fit)} have less",
+                "Give more tasks, lower it, or raise train.epochs",
+            )
         return fit
 
     def _keep_evidence(self, reason: str, samples: Sequence[Sample]) -> None:
@@ -311,17 +336,3 @@ def _loop_config(recipe: Recipe, probe: tuple[int, ...]) -> LoopConfig:
         shuffle_rewards=recipe.train.shuffle_rewards,
         probe=probe,
     )
-
-
-def _record(recipe: Recipe, out: Path) -> None:
-    """Write the recipe into the run's directory, or hold it against the one there. Raises: UserError."""
-    path, text = out / "recipe.json", json.dumps(msgspec.to_builtins(recipe), indent=1, sort_keys=True)
-    if not path.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".partial")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.rename(path)
-    elif path.read_text(encoding="utf-8") != text:
-        raise UserError(
-            str(out), "holds a run of another recipe", "Choose another --out, or run the recipe it began with"
-        )

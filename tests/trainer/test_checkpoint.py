@@ -76,6 +76,24 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     assert found.version == 1
 
 
+def test_where_every_checkpoint_is_damaged_nothing_begins_again(tmp_path):
+    for version in (1, 2):
+        (save_checkpoint(tmp_path, learner(), version=version, trained=[], extra={}) / "trained.txt").unlink()
+    with pytest.raises(CheckpointInvalid, match="no other checkpoint is whole"):
+        newest(tmp_path)
+
+
+def test_a_damaged_later_one_does_not_push_out_what_is_written_now(tmp_path):
+    one = learner()
+    for version in (1, 8, 9):
+        save_checkpoint(tmp_path, one, version=version, trained=[], extra={}, keep=3)
+    for version in (8, 9):
+        (tmp_path / f"step-{version:08d}" / "trained.txt").unlink()
+    assert newest(tmp_path).version == 1
+    save_checkpoint(tmp_path, one, version=2, trained=[], extra={})
+    assert newest(tmp_path).version == 2
+
+
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_args, **_options):
         raise OSError(28, "No space left on device")

@@ -1,5 +1,6 @@
 """The loop: equal to the synchronous one at bound 0, bounded staleness above it, resumption, failures, stalls."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import anyio
@@ -10,7 +11,7 @@ import torch
 from tests.trainer.test_ppo import weights
 from tests.trainer.toy import CONFIG, DECOUPLED, TASKS, make_learner, make_loop, make_pool, play
 from trainer.checkpoint import newest
-from trainer.loop import Missing, TrainingStalled, shuffled, task_order
+from trainer.loop import Missing, NothingLearned, TrainingStalled, shuffled, task_order
 from trainer.metrics import read_metrics
 from trainer.model import save_model
 
@@ -125,6 +126,42 @@ async def test_episodes_that_all_end_for_nothing_are_a_stall_however_many_end(tm
             pytest.raises(TrainingStalled, match=r"0.2 s: \d+ episodes without a reward \(gave_up: EngineFault\)"),
         ):
             await make_loop(tmp_path, pool, rollout=refused, config=config).run()
+
+
+async def test_a_run_that_comes_to_no_update_is_no_success(tmp_path):
+    async def refused(group, member):
+        return Missing(reason="environment")
+
+    async with make_pool() as pool:
+        with (
+            anyio.fail_after(60),
+            pytest.raises(NothingLearned, match=r"24 of them without a reward \(24 environment\)"),
+        ):
+            await make_loop(tmp_path, pool, rollout=refused).run()
+
+
+async def test_a_measurement_that_a_kill_has_cut_off_is_made_up_for(tmp_path):
+    class Killed(Exception):
+        pass
+
+    measured = []
+
+    async def killed(step, moved):
+        raise Killed
+
+    async def evaluate(step, moved):
+        measured.append(step)
+        return {"held_out_pass_rate": step / 10}
+
+    config = replace(CONFIG, evaluate_every=2, checkpoint_every=4)
+    for how, expected in ((killed, pytest.raises(Killed)), (evaluate, nullcontext())):
+        async with make_pool() as pool:
+            with expected, anyio.fail_after(120):
+                await make_loop(tmp_path, pool, evaluate=how, config=config).run()
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert measured == [2, 4, 6]
+    assert [line.get("held_out_pass_rate") for line in lines] == [None, 0.2, None, 0.4, None, 0.6]
 
 
 async def test_a_drained_run_ends_with_a_checkpoint_after_the_update_in_work(tmp_path):

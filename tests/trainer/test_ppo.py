@@ -200,6 +200,18 @@ def test_bfloat16_is_what_is_computed_in_and_nothing_that_is_kept():
     assert got["entropy"] == pytest.approx(exact["entropy"], abs=0.02)
 
 
+def test_engines_that_serve_another_policy_are_told_without_the_decoupled_objective_too():
+    one = learner(with_changes(behaviour_cap=None, max_gap=0.01))
+    batch = episodes(one.policy)
+    assert 0 < one.update(batch)["behaviour_gap"] < 1e-4
+    other = learner(with_changes(behaviour_cap=None, max_gap=0.01))
+    before = weights(other.policy)
+    drifted = [msgspec.structs.replace(s, logprobs=[p - 0.1 for p in s.logprobs]) for s in batch]
+    with pytest.raises(TrainingDiverged, match=r"differ by 0.1 nats a token"):
+        other.update(drifted)
+    assert torch.equal(weights(other.policy), before)
+
+
 @pytest.mark.parametrize("advantage", ["gae", "grpo", "rloo"])
 def test_it_learns_a_one_token_task(advantage):
     config = with_changes(

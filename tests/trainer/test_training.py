@@ -1,5 +1,7 @@
 """A whole run, small: real tasks in real sandboxes, demonstrations, fine-tuning, PPO, evaluation, report."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -80,7 +82,7 @@ async def test_from_demonstrations_to_a_policy_with_a_report_and_again(tmp_path)
         assert {"policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance"} <= lines[
             1
         ].keys()
-        assert max(line["behaviour_gap"] for line in lines) < 1e-3
+        assert 0 < max(line["behaviour_gap"] for line in lines) < 1e-3
         page = write_report(inputs.out).read_text()
         assert "before PPO" in page
         assert "data:image/png" in page
@@ -92,5 +94,36 @@ async def test_from_demonstrations_to_a_policy_with_a_report_and_again(tmp_path)
         await run_training(RECIPE, inputs, tools)  # a finished run has nothing left to do
         assert [path.stat().st_mtime_ns for path in (inputs.out / "evaluations").rglob("result.json")] == before
         assert len(read_metrics(inputs.out / "metrics.jsonl")) == 2
-        with pytest.raises(UserError, match="another recipe"):
+        with pytest.raises(UserError, match=r"another recipe: seed changed"):
             await run_training(msgspec.structs.replace(RECIPE, seed=2), inputs, tools)
+        with pytest.raises(UserError, match=r"--held-out: is not what the run in .* began with"):
+            await run_training(RECIPE, replace(inputs, held_out=()), tools)
+        assert any("held-out tasks are trained on as well" in line for line in told)
+
+
+@pytest.mark.parametrize("after", ["fine-tuning: step", "held-out pass rate, before_ppo"])
+async def test_a_run_that_is_drained_says_so_and_goes_on_later(tmp_path, after):
+    model, tasks = make_model(tmp_path / "model", hidden=64), (make_task(tmp_path / "tasks", "t0"),)
+    recipe = msgspec.structs.replace(RECIPE, sft=msgspec.structs.replace(RECIPE.sft, epochs=5))
+    drains = []
+
+    def say(line):
+        if line.startswith(after):
+            drains[-1]()
+
+    async with open_world(tmp_path / "state") as (engine, arena):
+        await demonstrate(arena, tasks, tmp_path / "demonstrations.jsonl")
+        inputs = Inputs(
+            model=model,
+            tasks=tasks,
+            held_out=tasks,
+            out=tmp_path / "run",
+            demonstrations=(tmp_path / "demonstrations.jsonl",),
+        )
+        tools = Tools(engine=engine, limits=limits(), run_id="test", say=say, on_drain=drains.append)
+        assert not await run_training(recipe, inputs, tools)
+        assert not (inputs.out / "policy").exists()
+        write_report(inputs.out)
+        assert await run_training(recipe, inputs, replace(tools, say=lambda _: None))
+        assert (inputs.out / "policy").exists()
+        assert [line["step"] for line in read_metrics(inputs.out / "metrics.jsonl")] == [1, 2]
