@@ -3,7 +3,8 @@
 A checkpoint is a directory `step-00000012` that appears by one rename, after everything in it is on disk; its
 `manifest.json`, written last, holds the hash of every file. The newest one whose hashes hold is the one to resume
 from; at least two are kept. The learner's state and the journal of what was trained (`trained.txt`, one sample id a
-line) are in the same checkpoint: a resumed run trains on what is missing, and on nothing twice.
+line) are in the same checkpoint: a resumed run trains on what is missing, and on nothing twice. Those of fine-tuning
+hold weights and moments alone: its order follows from the seed.
 
 Weights and moments are written by `torch.distributed.checkpoint`, each process its own part, into a directory that all
 of them see; a run may go on with another number of processes than it was saved by.
@@ -16,7 +17,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from runtime.errors import RuntimeFault
 from trainer.model import save_model
+from trainer.parallel import Team
 from trainer.ppo import Learner
 
 log = structlog.get_logger()
@@ -35,6 +37,10 @@ log = structlog.get_logger()
 SCHEMA = 2
 """1 was a single file of one process."""
 STATE = "learner"
+_TRAINED = "trained.txt"
+
+Part = tuple[nn.Module, torch.optim.Optimizer, str]
+"""What is trained, by what, and its name among the tensors of a checkpoint."""
 
 
 class CheckpointInvalid(RuntimeFault):
@@ -70,6 +76,23 @@ def save_checkpoint(
 
     Raises: OSError when the disk is full: nothing appears.
     """
+
+    def fill(directory: Path) -> dict[str, Any]:
+        save_model(learner.policy, directory / "policy")
+        save_state(learner, directory / STATE)
+        (directory / _TRAINED).write_text("".join(f"{name}\n" for name in sorted(trained)))
+        counters = {"updates": learner.updates, "skips": learner.skips, "steps": learner.steps}
+        return {"learner": counters, "extra": dict(extra)}
+
+    return write_checkpoint(root, version, fill, keep=keep)
+
+
+def write_checkpoint(root: Path, version: int, fill: Callable[[Path], Mapping[str, Any]], *, keep: int = 2) -> Path:
+    """Let `fill` write into a directory, which then appears whole under its version; what it returns is kept in the
+    manifest. The oldest beyond `keep` are removed.
+
+    Raises: OSError when the disk is full: nothing appears.
+    """
     if keep < 2:
         raise ValueError("at least two checkpoints are kept: the newest may turn out to be damaged")
     final = root / f"step-{version:08d}"
@@ -78,12 +101,9 @@ def save_checkpoint(
         shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        save_model(learner.policy, temporary / "policy")
-        save_state(learner, temporary / STATE)
-        (temporary / "trained.txt").write_text("".join(f"{name}\n" for name in sorted(trained)))
+        said = fill(temporary)
         files = {str(p.relative_to(temporary)): synced_digest(p) for p in sorted(temporary.rglob("*")) if p.is_file()}
-        manifest = {"schema": SCHEMA, "version": version, "extra": dict(extra), "files": files}
-        manifest["learner"] = {"updates": learner.updates, "skips": learner.skips, "steps": learner.steps}
+        manifest = {"schema": SCHEMA, "version": version, "files": files, **said}
         _write(temporary / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
@@ -129,8 +149,10 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         for name, digest in manifest["files"].items():
             if synced_digest(directory / name) != digest:
                 raise CheckpointInvalid(directory, f"{name} is damaged")
-        trained = frozenset((directory / "trained.txt").read_text().splitlines())
-        return Checkpoint(directory=directory, version=manifest["version"], trained=trained, extra=manifest["extra"])
+        listed = _TRAINED in manifest["files"]
+        trained = frozenset((directory / _TRAINED).read_text().splitlines() if listed else ())
+        extra = manifest.get("extra", {})
+        return Checkpoint(directory=directory, version=manifest["version"], trained=trained, extra=extra)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointInvalid(directory, f"incomplete: {error}") from error
 
@@ -141,7 +163,7 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
     Raises: CheckpointInvalid when the shapes differ.
     """
     learner.team.tell("restore", checkpoint=checkpoint)
-    _load_state(learner, checkpoint.directory / STATE)
+    read_tensors(list(_parts(learner)), checkpoint.directory / STATE, learner.team)
     learner.bring()
     counters = json.loads((checkpoint.directory / "manifest.json").read_bytes())["learner"]
     learner.updates, learner.skips, learner.steps = counters["updates"], counters["skips"], counters["steps"]
@@ -149,26 +171,34 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
 
 def save_state(learner: Learner, directory: Path) -> None:
     """Write weights and moments; every process of a team takes part. Raises: OSError."""
+    learner.team.tell("save", directory=directory)
+    write_tensors(list(_parts(learner)), directory, learner.team)
+
+
+def write_tensors(parts: Sequence[Part], directory: Path, team: Team) -> None:
+    """Write weights and moments; every process of a team takes part. Raises: OSError."""
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    learner.team.tell("save", directory=directory)
     with _quietly():
-        save(_state(learner), checkpoint_id=directory, no_dist=learner.team.size == 1)
+        save(_state(parts), checkpoint_id=directory, no_dist=team.size == 1)
 
 
-def _load_state(learner: Learner, directory: Path) -> None:
-    """Read weights and moments. Raises: CheckpointInvalid when they do not fit."""
+def read_tensors(parts: Sequence[Part], directory: Path, team: Team) -> None:
+    """Read weights and moments back; every process of a team takes part.
+
+    Raises: CheckpointInvalid when they do not fit.
+    """
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
         with _quietly():
             saved = FileSystemReader(directory).read_metadata().state_dict_metadata.keys()
-            for model, optimiser, name in _trained(learner):
+            for model, optimiser, name in parts:
                 _make_room(model, optimiser, name, saved)
-            state = _state(learner)
+            state = _state(parts)
             _same_names(saved, state)
-            load(state, checkpoint_id=directory, no_dist=learner.team.size == 1)
+            load(state, checkpoint_id=directory, no_dist=team.size == 1)
     except (OSError, RuntimeError, ValueError) as error:
         raise CheckpointInvalid(directory.parent, f"does not fit this model: {error}") from error
 
@@ -179,16 +209,16 @@ def _same_names(saved: Collection[str], state: Collection[str]) -> None:
         raise ValueError(f"{unlike[0]} is in one of them only")
 
 
-def _trained(learner: Learner) -> Iterator[tuple[nn.Module, torch.optim.Optimizer, str]]:
+def _parts(learner: Learner) -> Iterator[Part]:
     yield learner.trained, learner.policy_optimiser, "policy"
     if learner.critic is not None and learner.critic_optimiser is not None:
         yield learner.critic, learner.critic_optimiser, "critic"
 
 
-def _state(learner: Learner) -> dict[str, Tensor]:
-    """Weights and moments by name; the tensors are the learner's own."""
+def _state(parts: Iterable[Part]) -> dict[str, Tensor]:
+    """Weights and moments by name; the tensors are the modules' own."""
     state: dict[str, Tensor] = {}
-    for model, optimiser, part in _trained(learner):
+    for model, optimiser, part in parts:
         for name, weight in model.named_parameters():
             state[f"{part}.{name}"] = weight.detach()
             state |= {f"{part}.{name}/{moment}": value for moment, value in optimiser.state.get(weight, {}).items()}

@@ -80,6 +80,10 @@ class Team:
         """What the leader says."""
         return value
 
+    def share(self, value: Any) -> Any:
+        """The leader's value, in all processes; the others' is not looked at."""
+        return value
+
     def tell(self, name: str, **arguments: Any) -> None:
         """Let the followers do what the leader is about to do."""
 
@@ -154,6 +158,9 @@ class Ranks(Team):
 
     def agree(self, value: bool) -> bool:
         return bool(self._say(value))
+
+    def share(self, value: Any) -> Any:
+        return self._say(value)
 
     def tell(self, name: str, **arguments: Any) -> None:
         if self.rank == 0:

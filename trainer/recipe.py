@@ -215,7 +215,7 @@ def _check_ppo(recipe: Recipe, ppo: PPOConfig, where: str) -> None:
         )
 
 
-_SFT_SIZES = ("batch", "epochs", "max_tokens", "row_tokens", "max_skips")
+_SFT_SIZES = ("batch", "epochs", "max_tokens", "row_tokens", "max_skips", "checkpoint_every")
 _PPO_SIZES = ("epochs", "policy_minibatch", "critic_minibatch", "micro_batch", "row_tokens", "max_skips")
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from runtime.trajectory import Trajectory
 from trainer.batch import pad
+from trainer.checkpoint import STATE, Part, newest, read_tensors, write_checkpoint, write_tensors
 from trainer.lora import LoRAConfig, adapted, bring
 from trainer.model import Row, Scorer, packed_inputs, trainable_rows
 from trainer.parallel import ALONE, Team
@@ -40,6 +43,8 @@ class SFTConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     bf16: bool = False
     max_skips: int = 5
     """Non-finite steps in a row that end the run."""
+    checkpoint_every: int = 200
+    """Steps."""
 
 
 def example_of(trajectory: Trajectory, encoder: Encoder) -> Example:
@@ -103,16 +108,20 @@ def fine_tune(
     on_step: Callable[[int, dict[str, float]], bool | None] = lambda step, metrics: None,
     team: Team = ALONE,
     lora: LoRAConfig | None = None,
+    checkpoints: Path | None = None,
 ) -> dict[str, float]:
     """Train in place; adapters are merged at the end. `on_step(step, metrics)` may return True to stop early.
 
     Deterministic in (weights, examples, seed). A team comes to what one process does, to rounding.
 
-    Returns: The last step's metrics. Raises: TrainingDiverged.
+    Args:
+        checkpoints: Directory for them; training goes on from the newest whole one there, as if never stopped.
+
+    Returns: The last step's metrics. Raises: TrainingDiverged, CheckpointInvalid, OSError.
     """
     if not examples:
         raise ValueError("there are no examples to train on")
-    team.tell("fine_tune", examples=examples, config=config, seed=seed)
+    team.tell("fine_tune", examples=examples, config=config, seed=seed, checkpoints=checkpoints)
     trained = model if lora is None else adapted(model, lora, seed=seed)
     scorer = team.spread(Scorer(trained), bf16=config.bf16)
     optimiser = torch.optim.AdamW(
@@ -129,7 +138,9 @@ def fine_tune(
     ]
     metrics: dict[str, float] = {}
     skips = 0
-    for step, members in enumerate(batches):
+    saves = _Saves(checkpoints, [(scorer.get_submodule("model"), optimiser, "policy")], team)
+    begin = saves.restore()
+    for step, members in enumerate(batches[begin:], begin):
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * schedule(step, len(batches), config.warmup_ratio)
         metrics = _step(scorer, optimiser, [examples[i] for i in members], config, team)
@@ -137,10 +148,42 @@ def fine_tune(
         if skips == config.max_skips:
             last = ", ".join(examples[i].id for i in members)
             raise TrainingDiverged(step, f"{skips} non-finite steps in a row, the last on {last}")
-        if team.agree(bool(on_step(step, metrics))):
+        stopped = team.agree(bool(on_step(step, metrics)))
+        if stopped or (step + 1) % config.checkpoint_every == 0:
+            saves.save(step + 1)
+        if stopped:
             break
     bring(scorer.get_submodule("model"), model, team.whole)
     return metrics
+
+
+class _Saves:
+    """The checkpoints of a fine-tuning; none without a directory. Every process of a team calls in the same places."""
+
+    def __init__(self, root: Path | None, parts: Sequence[Part], team: Team) -> None:
+        self._root, self._parts, self._team = root, parts, team
+
+    def restore(self) -> int:
+        """Put everything to where the newest checkpoint has it; returns the steps that were made by then."""
+        if self._root is None:
+            return 0
+        found = self._team.share(newest(self._root) if self._team.rank == 0 else None)
+        if found is None:
+            return 0
+        read_tensors(self._parts, found.directory / STATE, self._team)
+        return int(found.version)
+
+    def save(self, step: int) -> None:
+        if self._root is None:
+            return
+        if self._team.rank == 0:
+            write_checkpoint(self._root, step, self._fill)
+        else:
+            write_tensors(self._parts, self._team.share(None), self._team)
+
+    def _fill(self, directory: Path) -> dict[str, Any]:
+        write_tensors(self._parts, self._team.share(directory / STATE), self._team)
+        return {}
 
 
 def _step(

@@ -148,7 +148,7 @@ class _Run:
 
     async def fine_tune(self, shown: Sequence[Trajectory]) -> None:
         """Train on the demonstrations, or take what an earlier start of this run made of them."""
-        config, done = self._recipe.sft, self._inputs.out / "sft"
+        config, done, checkpoints = self._recipe.sft, self._inputs.out / "sft", self._inputs.out / "sft-checkpoints"
         assert config is not None
         if done.is_dir():
             self._model.load_state_dict((await to_thread.run_sync(load_model, done)).state_dict())
@@ -167,10 +167,18 @@ class _Run:
         def work() -> None:
             recipe = self._recipe
             fine_tune(
-                self._model, examples, config, seed=recipe.seed, on_step=stepped, team=self._team, lora=recipe.lora
+                self._model,
+                examples,
+                config,
+                seed=recipe.seed,
+                on_step=stepped,
+                team=self._team,
+                lora=recipe.lora,
+                checkpoints=checkpoints,
             )
             if not self.drained:
                 export(self._model, self._inputs.model, done)
+                shutil.rmtree(checkpoints, ignore_errors=True)
 
         await to_thread.run_sync(work)
 

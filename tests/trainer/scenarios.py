@@ -74,12 +74,31 @@ def tuned(team, *, lora=None, **changes):
     return seen, state(one)
 
 
+def tuned_in_two_goes(team, directory):
+    """The same, stopped after three steps and begun again."""
+    seen = []
+    examples = [Example(id=s.id, ids=s.ids, weights=[0.5 * m for m in s.mask]) for s in make_samples(seed=4, count=11)]
+    config = SFTConfig(learning_rate=1e-2, batch=5, epochs=2, row_tokens=12)
+    for most in (3, 5):
+        one = model()
+        fine_tune(
+            one,
+            examples,
+            config,
+            team=team,
+            checkpoints=directory,
+            on_step=lambda step, got, most=most: seen.append(got) or len(seen) == most,
+        )
+    return seen, state(one)
+
+
 def outcomes(team, directory: Path):
     """Everything by name: (metrics, weights). Goes on from the checkpoint in `directory`/one, leaves one in /ours."""
     got = {name: updates(learner(team, **changes)) for name, changes in VARIANTS.items()}
     got["tied and recomputed"] = updates(learner(team, policy=model(tied=True, checkpointed=True)))
     got["adapters"] = updates(learner(team, lora=LORA))
     got["fine-tuning"] = tuned(team)
+    got["fine-tuning in two goes"] = tuned_in_two_goes(team, directory / f"tuned-by-{team.size}")
     got["fine-tuning of adapters"] = tuned(team, lora=LORA)
     halted = learner(team)
     halted.update(make_samples(seed=0, count=7))

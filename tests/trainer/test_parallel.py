@@ -25,6 +25,7 @@ NAMES = [
     "tied and recomputed",
     "adapters",
     "fine-tuning",
+    "fine-tuning in two goes",
     "fine-tuning of adapters",
     "resumed from one",
     "resumed from ours",

@@ -82,6 +82,24 @@ def test_it_can_be_stopped_early():
     assert steps == [0, 1, 2]
 
 
+def test_what_was_stopped_goes_on_as_if_it_never_had(tmp_path):
+    members, config = examples(), SFTConfig(learning_rate=1e-2, batch=2, epochs=3, checkpoint_every=2)
+    straight, stopped, seen = small_llama(23, hidden=32, layers=1), None, []
+    fine_tune(straight, members, config)
+    for last in (4, 6, None):
+        stopped = small_llama(23, hidden=32, layers=1)
+        fine_tune(
+            stopped,
+            members,
+            config,
+            checkpoints=tmp_path,
+            on_step=lambda step, m, last=last: seen.append(step) or step == last,
+        )
+    assert seen == list(range(9))
+    for one, other in zip(straight.parameters(), stopped.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_the_schedule_rises_then_falls_to_zero():
     values = [schedule(step, 100, 0.1) for step in range(101)]
     assert values[0] == 0.1
