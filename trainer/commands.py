@@ -239,7 +239,7 @@ def compare(
     import msgspec
 
     from trainer.compare import compare_evaluations, differences
-    from trainer.evaluate import read_evaluation
+    from trainer.evaluate import NOT_MEASURED, percent, read_evaluation
 
     pair = read_evaluation(first), read_evaluation(second)
     unlike = differences(*pair)
@@ -253,8 +253,10 @@ def compare(
     for line in unlike:
         write(f"unlike: {line}")
     verdict = "a difference" if got.decided else "no difference can be told"
-    write(f"pass@1 {got.first:.1%} and {got.second:.1%} over {got.tasks} tasks")
-    write(f"second - first: {got.difference:+.1%} ({got.low:+.1%} to {got.high:+.1%}): {verdict}")
+    write(f"pass@1 {percent(got.first)} and {percent(got.second)} over {got.tasks} tasks")
+    low, high = percent(got.low, "+.1%"), percent(got.high, "+.1%")
+    difference = f"{percent(got.difference, '+.1%')} ({low} to {high}): {verdict}"
+    write(f"second - first: {difference if got.tasks else f'{NOT_MEASURED}, no task was graded in both'}")
     write(f"better: {', '.join(got.better) or 'none'}")
     write(f"worse: {', '.join(got.worse) or 'none'}")
     return 0

@@ -92,15 +92,27 @@ class Evaluation(Record, frozen=True, kw_only=True):
     analysis: Analysis
 
 
+NOT_MEASURED = "not measured"
+
+
 class Rate(Record, frozen=True, kw_only=True):
-    """pass@k with its 95 % interval."""
+    """pass@k with its 95 % interval. Of no task there is none: that is no rate of 0."""
 
     k: int
-    value: float
-    low: float
-    high: float
+    value: float | None
+    low: float | None
+    high: float | None
     tasks: int
     """Tasks with at least k graded attempts."""
+
+    def shown(self) -> str:
+        """For people: `50.0% (40.0% to 60.0%)`, or that nothing was measured."""
+        return NOT_MEASURED if self.value is None else f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
+
+
+def percent(value: float | None, form: str = ".1%") -> str:
+    """For people: a share, or that nothing was measured."""
+    return NOT_MEASURED if value is None else format(value, form)
 
 
 def pass_at_k(graded: int, passed: int, k: int) -> float:
@@ -113,14 +125,14 @@ def pass_at_k(graded: int, passed: int, k: int) -> float:
 def rate(tasks: Sequence[TaskResult], k: int, *, resamples: int = 2000, seed: int = 0) -> Rate:
     """pass@k over tasks. Deterministic in (tasks, seed)."""
     values = [pass_at_k(task.graded, task.passed, k) for task in tasks if task.graded >= k]
+    if not values:
+        return Rate(k=k, value=None, low=None, high=None, tasks=0)
     low, high = bootstrap(values, resamples=resamples, seed=seed)
     return Rate(k=k, value=_mean(values), low=low, high=high, tasks=len(values))
 
 
 def bootstrap(values: Sequence[float], *, resamples: int, seed: int) -> tuple[float, float]:
-    """The 95 % percentile interval of the mean; (0, 0) of nothing."""
-    if not values:
-        return 0.0, 0.0
+    """The 95 % percentile interval of the mean of at least one value."""
     draw = random.Random(seed)
     means = sorted(_mean(draw.choices(values, k=len(values))) for _ in range(resamples))
     return means[round(0.025 * (resamples - 1))], means[round(0.975 * (resamples - 1))]
@@ -250,4 +262,4 @@ def read_trajectories(directory: Path) -> list[Trajectory]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    return sum(values) / len(values)

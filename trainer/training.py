@@ -216,7 +216,8 @@ class _Run:
 
     async def _evaluate_step(self, step: int, moved: Callable[[], None]) -> Metrics:
         evaluation = await self._measure(f"step-{step:06d}", moved=moved)
-        return {} if evaluation is None else {"held_out_pass_rate": rate(evaluation.tasks, 1, resamples=1).value}
+        got = None if evaluation is None else rate(evaluation.tasks, 1, resamples=1).value
+        return {} if got is None else {"held_out_pass_rate": got}
 
     async def _measure(self, name: str, *, moved: Callable[[], None] = lambda: None) -> Evaluation | None:
         place = self._place(name)
@@ -238,7 +239,7 @@ class _Run:
         )
         if evaluation is not None:
             got = rate(evaluation.tasks, 1, resamples=self._recipe.evaluate.resamples, seed=self._recipe.seed)
-            self._tools.say(f"held-out pass rate, {name}: {got.value:.1%} ({got.low:.1%} to {got.high:.1%})")
+            self._tools.say(f"held-out pass rate, {name}: {got.shown()}")
         return evaluation
 
     def _context(self, source: Any) -> RolloutContext:
