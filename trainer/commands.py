@@ -191,8 +191,11 @@ async def evaluate(
     own = {"max_turns": max_turns, "temperature": temperature}
     from msgspec.structs import replace
 
+    from trainer.asked import require_limits
+
     asked = _asked("evaluate", tasks, recipe, policy, engine_url, attempts, out)
     asked = replace(asked, limits={name: value for name, value in own.items() if value is not None})
+    require_limits(asked.limits)
     return await _play(asked, settings, common)
 
 
@@ -275,7 +278,7 @@ def _asked(
     import msgspec
 
     from trainer.arena import find_tasks
-    from trainer.asked import PlayAsked
+    from trainer.asked import PlayAsked, require_directory
     from trainer.recipe import load_recipe
 
     if not roots:
@@ -283,6 +286,7 @@ def _asked(
     if attempts < 1:
         raise UserError("--attempts", f"{attempts} is refused", "It must be at least 1")
     find_tasks(roots)
+    require_directory(out)
     return PlayAsked(
         command=command,
         tasks=_absolute(roots),

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runtime.errors import UserError
 from trainer.handover import PolicyPool
 from trainer.policy.protocol import PolicyClient
 from trainer.recipe import Recipe
 from trainer.tokens import FORMATS, Encoder
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _PROBE = "printf 'one two three\\n' > /home/agent/numbers.txt && sort -r /home/agent/numbers.txt | head -n 2"
 """Text of the fingerprint: any text that is not a single token will do."""
@@ -31,7 +35,6 @@ def open_pool(recipe: Recipe, model: Path, urls: Sequence[str]) -> AbstractAsync
             )
         clients = {url: SGLangClient(url, road=recipe.serve.handover) for url in urls}
     else:
-        from trainer.model import load_model
         from trainer.parallel import own_device
         from trainer.policy.torch_engine import TorchEngine
 
@@ -39,8 +42,22 @@ def open_pool(recipe: Recipe, model: Path, urls: Sequence[str]) -> AbstractAsync
             raise UserError(
                 "--engine-url", "is given, but serve.engine is 'torch'", "Leave it out, or set serve.engine"
             )
-        clients = {"in-process": TorchEngine(load_model(model).to(own_device()), slots=recipe.serve.max_running)}
+        clients = {"in-process": TorchEngine(load_policy(model).to(own_device()), slots=recipe.serve.max_running)}
     return PolicyPool(clients, tolerance=recipe.serve.probe_tolerance)
+
+
+def load_policy(model: Path) -> nn.Module:
+    """The weights of a model directory. Raises: UserError."""
+    from trainer.model import load_model
+
+    try:
+        return load_model(model)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # safetensors, pickle and each model's configuration have errors of their own
+        raise UserError(
+            str(model), f"no model can be loaded: {error}", "Give a whole Hugging Face directory"
+        ) from error
 
 
 def open_encoder(recipe: Recipe, model: Path) -> Encoder:
@@ -52,6 +69,10 @@ def open_encoder(recipe: Recipe, model: Path) -> Encoder:
         return Encoder(path, FORMATS[recipe.model.chat_format])
     except ValueError as error:
         raise UserError(str(path), str(error), "Set model.chat_format to the model's own") from None
+    except Exception as error:  # tokenizers has none of its own
+        raise UserError(
+            str(path), f"is no tokeniser that can be read: {error}", "Give a whole Hugging Face directory"
+        ) from error
 
 
 def probe_ids(encoder: Encoder) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ from trainer.ppo import Learner, Metrics
 from trainer.recipe import Recipe
 from trainer.rollout import RolloutAsked, RolloutContext, persevere
 from trainer.sample import Sample
-from trainer.serving import open_encoder, open_pool, probe_ids
+from trainer.serving import load_policy, open_encoder, open_pool, probe_ids
 from trainer.sft import example_of, fine_tune
 from trainer.telling import told
 from trainer.tokens import Encoder
@@ -287,10 +287,7 @@ def export(model: nn.Module, source: Path, directory: Path) -> None:
 
 def _load(recipe: Recipe, directory: Path, team: Team) -> nn.Module:
     """The model to train; a team's plain copy stays in the memory of the host."""
-    try:
-        model = load_model(directory)
-    except (OSError, ValueError) as error:
-        raise UserError(str(directory), f"no model can be loaded: {error}", "Give a Hugging Face directory") from error
+    model = load_policy(directory)
     if recipe.train.gradient_checkpointing:
         recompute(model)
     return model.to(own_device()) if team is ALONE else model

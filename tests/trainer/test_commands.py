@@ -59,6 +59,34 @@ def test_a_mistake_is_answered_in_one_line(capsys, arguments, told):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--max-turns", "0"], "--max-turns: 0 is refused: input should be greater than or equal to 1"),
+        (["--temperature", "-1"], "--temperature: -1 is refused: input should be greater than or equal to 0"),
+        (["--out", "FILE"], "FILE: is a file, and no directory. Choose another --out"),
+        (["--out", "FILE/below"], "FILE: is a file, and no directory. Choose another --out"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_begun(tmp_path, monkeypatch, capsys, options, told):
+    monkeypatch.setattr(commands, "find_client", lambda state: pytest.fail("a job is submitted"))
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+    make_task(tmp_path / "tasks", "a")
+    assert run(["evaluate", "tasks", "--base-url", "http://127.0.0.1:9", "--model", "m", *options]) == 2
+    assert told in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["FILE", "tasks"]
+
+
+def test_a_run_of_training_in_a_file_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
+    (tmp_path / "FILE").touch()
+    make_task(tmp_path / "tasks", "a")
+    command = ["train", str(RECIPES / "small-cpu.toml"), "--tasks", str(tmp_path / "tasks"), "--model", str(tmp_path)]
+    assert run([*command, "--out", str(tmp_path / "FILE"), "--here"]) == 2
+    assert "FILE: is a file, and no directory. Choose another --out" in capsys.readouterr().err
+
+
 async def test_a_team_leads_itself_though_a_daemon_works(tmp_path, monkeypatch):
     async def here(wanted, settings, *, as_json):
         return 7
