@@ -175,13 +175,13 @@ async def evaluate(
         tasks: Task directories, or folders of them.
         policy: Hugging Face directory of a policy; needs --recipe.
         recipe: Recipe of the policy: chat format, limits, who serves it.
-        engine_url: A running SGLang server that serves the policy; may be repeated.
+        engine_url: A running SGLang server, which is handed the policy; may be repeated.
         base_url: The chat endpoint, instead of a policy.
         model: The chat endpoint's model.
         attempts: Attempts at each task.
         max_turns: Turns of an episode at most.
         temperature: Of sampling.
-        out: Directory of the result; a stopped evaluation goes on there.
+        out: Directory of the result; the same evaluation goes on there, another is refused.
         sandbox: Which engine runs the containers.
     """
     given: dict[str, object] = {"sandbox.engine": sandbox, "chat.base_url": base_url, "chat.model": model}
@@ -215,9 +215,9 @@ async def rollout(
         tasks: Task directories, or folders of them.
         recipe: Recipe of the policy: chat format, limits, group size, who serves it.
         policy: Hugging Face directory of the policy, instead of the recipe's.
-        engine_url: A running SGLang server that serves the policy; may be repeated.
+        engine_url: A running SGLang server, which is handed the policy; may be repeated.
         attempts: Episodes of each task; the recipe's group size when left out.
-        out: Directory of the result; a stopped run goes on there.
+        out: Directory of the result; the same run goes on there, another is refused.
         sandbox: Which engine runs the containers.
     """
     settings = common.settings(options={"sandbox.engine": sandbox})

@@ -47,6 +47,7 @@ def differences(first: Evaluation, second: Evaluation) -> list[str]:
         )
         if a != b
     ]
+    found += _unlike_overflow(first.context_overflow, second.context_overflow)
     ours, theirs = ({task.name: (task.hash, task.limits) for task in e.tasks} for e in (first, second))
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:
@@ -54,6 +55,13 @@ def differences(first: Evaluation, second: Evaluation) -> list[str]:
         elif ours[name] != theirs[name]:
             found.append(f"task '{name}' has other content or limits")
     return found
+
+
+def _unlike_overflow(first: str, second: str) -> list[str]:
+    """Results of earlier programs do not say what became of a full context."""
+    if not first or not second or first == second:
+        return []
+    return [f"context_overflow is {first!r} in the first and {second!r} in the second"]
 
 
 def compare_evaluations(first: Evaluation, second: Evaluation, *, resamples: int = 2000, seed: int = 0) -> Comparison:

@@ -103,9 +103,10 @@ def _about(run: Path, evaluations: Mapping[str, Evaluation]) -> tuple[str, str]:
         return run.name, ""
     last = list(evaluations.values())[-1]
     agent = f"agent {last.settings.get('kind', 'minimal')}, {last.settings.get('max_turns')} turns at most"
+    served = f", served by {last.served_by}" if last.served_by else ""
     return (
         f"Evaluation in {run.name}",
-        f"model {last.model or 'unknown'}; {agent}; {last.engine} sandboxes; seed {last.seed}",
+        f"model {last.model or 'unknown'}{served}; {agent}; {last.engine} sandboxes; seed {last.seed}",
     )
 
 

@@ -33,6 +33,7 @@ from runtime.task import read_task
 from runtime.trajectory import decode, segments
 from sandbox.engine import Engine
 from trainer.arena import Arena
+from trainer.basis import Player
 from trainer.evaluate import RESULT, Evaluation, rate, read_evaluation, run_evaluation
 from trainer.handover import PolicyPool, WeightStore
 from trainer.loop import Group, Loop, LoopConfig, Missing
@@ -235,6 +236,7 @@ class _Run:
             concurrency=self._recipe.rollout.concurrency,
             seed=self._recipe.seed,
             policy_version=self._pool.version,
+            player=Player(model=self._recipe.model.name, served_by=self._recipe.serve.engine),
             on_event=fan_out(self._tools.on_event, lambda _: moved()),
         )
         if evaluation is not None:

@@ -8,6 +8,7 @@ import pytest
 from runtime.chat.script import Reply
 from runtime.chat.scripted import ScriptedServer
 from runtime.cli import run
+from runtime.errors import UserError
 from tests.trainer.world import make_model, make_task
 from trainer import commands
 from trainer.commands import evaluate, train
@@ -121,10 +122,15 @@ async def test_a_chat_model_is_measured_and_a_second_look_pays_nothing(tmp_path,
                 task, base_url=server.base_url, model="any", sandbox="namespace", out=tmp_path / "out", max_turns=5
             )
             assert got == 0
+        with pytest.raises(
+            UserError, match=r"model was 'any' at .* and is now 'other' at .*; settings.max_turns was 5"
+        ):
+            await evaluate(task, base_url=server.base_url, model="other", sandbox="namespace", out=tmp_path / "out")
         assert server.calls["evaluate"] == 2
     assert "pass@1: 100.0% (100.0% to 100.0%) over 1 tasks" in capsys.readouterr().out
     result = read_evaluation(tmp_path / "out")
     assert (result.settings["max_turns"], result.settings["kind"]) == (5, "memory")
+    assert (result.model, result.served_by, result.context_overflow) == ("any", "endpoint", "grade")
     assert (tmp_path / "out" / "report.html").exists()
 
 
@@ -150,5 +156,13 @@ def test_a_run_by_its_recipe_then_rolled_out_and_measured(tmp_path, monkeypatch,
     rolled = read_trajectories(tmp_path / "rolled")
     assert [len(t.turns) for t in rolled] == [2, 2]
     assert all(turn.tokens is not None for t in rolled for turn in t.turns)
-    assert run(["evaluate", tasks, *policy, "--out", str(tmp_path / "measured"), *base]) == 0
-    assert read_evaluation(tmp_path / "measured").settings["max_turns"] == 1
+    for _ in range(2):
+        assert run(["evaluate", tasks, *policy, "--out", str(tmp_path / "measured"), *base]) == 0
+    got = read_evaluation(tmp_path / "measured")
+    assert (got.settings["max_turns"], got.seed, got.served_by) == (1, 42, "torch")
+    assert got.weights
+    capsys.readouterr()
+    other = ["--policy", str(make_model(tmp_path / "other", seed=1)), "--recipe", recipe]
+    for command, out in (("rollout", "rolled"), ("evaluate", "measured")):
+        assert run([command, tasks, *other, "--out", str(tmp_path / out), *base]) == 2
+        assert "holds a run of something else: model was" in capsys.readouterr().err

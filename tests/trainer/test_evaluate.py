@@ -190,6 +190,20 @@ def test_unlike_runs_are_told_and_refused(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["tasks"] == 1
 
 
+def test_what_became_of_a_full_context_is_compared_where_both_say_it(tmp_path):
+    first = evaluation([task_result("a", [1.0])], context_overflow="grade", served_by="torch")
+    other = msgspec.structs.replace(first, context_overflow="exclude")
+    assert differences(first, other) == ["context_overflow is 'grade' in the first and 'exclude' in the second"]
+    write_evaluation(first, [], tmp_path)
+    old = json.loads((tmp_path / "result.json").read_text())
+    for name in ("weights", "served_by", "context_overflow"):
+        del old[name]
+    (tmp_path / "result.json").write_text(json.dumps(old))
+    earlier = read_evaluation(tmp_path)
+    assert (earlier.context_overflow, earlier.served_by) == ("", "")
+    assert differences(earlier, first) == differences(earlier, other) == []
+
+
 def test_the_difference_is_paired_by_task():
     first = evaluation([task_result(str(i), [float(i % 2), 0.0]) for i in range(20)])
     second = evaluation([task_result(str(i), [float(i % 2), 1.0]) for i in range(20)])
