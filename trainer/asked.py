@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from pydantic import ValidationError
 
+from runtime.agent.settings import AgentSettings
 from runtime.errors import UserError
 
 Command = Literal["evaluate", "rollout"]
@@ -79,12 +81,31 @@ def key_of(out: Path) -> str:
 
 def claim(out: Path, *, resume: bool) -> None:
     """A new run of training starts in an empty directory. Raises: UserError."""
+    require_directory(out)
     begun, present = (out / "recipe.json").exists(), out.exists() and any(out.iterdir())
     if resume and not begun:
         raise UserError(str(out), "holds no run that could be resumed", "Leave out --resume")
     if present and not resume:
         remedy = "Use --resume, or choose another --out" if begun else "Choose an empty or new directory as --out"
         raise UserError(str(out), "is not empty", remedy)
+
+
+def require_directory(out: Path) -> None:
+    """It is a directory, or can become one. Raises: UserError."""
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(str(there), "is a file, and no directory", "Choose another --out")
+
+
+def require_limits(limits: Mapping[str, float]) -> None:
+    """Values that an agent can have. Raises: UserError."""
+    try:
+        AgentSettings.model_validate(limits)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = f"--{str(first['loc'][0]).replace('_', '-')}"
+        why = first["msg"][:1].lower() + first["msg"][1:]
+        raise UserError(option, f"{first['input']:g} is refused: {why}", "Give another one, or leave it out") from None
 
 
 def require_absolute(name: str, *paths: str | None) -> None:

@@ -178,13 +178,13 @@ async def evaluate(
         tasks: Task directories, or folders of them.
         policy: Hugging Face directory of a policy; needs --recipe.
         recipe: Recipe of the policy: chat format, limits, who serves it.
-        engine_url: A running SGLang server that serves the policy; may be repeated.
+        engine_url: A running SGLang server, which is handed the policy; may be repeated.
         base_url: The chat endpoint, instead of a policy.
         model: The chat endpoint's model.
         attempts: Attempts at each task.
         max_turns: Turns of an episode at most.
         temperature: Of sampling.
-        out: Directory of the result; a stopped evaluation goes on there.
+        out: Directory of the result; the same evaluation goes on there, another is refused.
         sandbox: Which engine runs the containers.
     """
     given: dict[str, object] = {"sandbox.engine": sandbox, "chat.base_url": base_url, "chat.model": model}
@@ -194,8 +194,11 @@ async def evaluate(
     own = {"max_turns": max_turns, "temperature": temperature}
     from msgspec.structs import replace
 
+    from trainer.asked import require_limits
+
     asked = _asked("evaluate", tasks, recipe, policy, engine_url, attempts, out)
     asked = replace(asked, limits={name: value for name, value in own.items() if value is not None})
+    require_limits(asked.limits)
     return await _play(asked, settings, common)
 
 
@@ -215,9 +218,9 @@ async def rollout(
         tasks: Task directories, or folders of them.
         recipe: Recipe of the policy: chat format, limits, group size, who serves it.
         policy: Hugging Face directory of the policy, instead of the recipe's.
-        engine_url: A running SGLang server that serves the policy; may be repeated.
+        engine_url: A running SGLang server, which is handed the policy; may be repeated.
         attempts: Episodes of each task; the recipe's group size when left out.
-        out: Directory of the result; a stopped run goes on there.
+        out: Directory of the result; the same run goes on there, another is refused.
         sandbox: Which engine runs the containers.
     """
     settings = common.settings(options={"sandbox.engine": sandbox})
@@ -242,7 +245,7 @@ def compare(
     import msgspec
 
     from trainer.compare import compare_evaluations, differences
-    from trainer.evaluate import read_evaluation
+    from trainer.evaluate import NOT_MEASURED, percent, read_evaluation
 
     pair = read_evaluation(first), read_evaluation(second)
     unlike = differences(*pair)
@@ -256,8 +259,10 @@ def compare(
     for line in unlike:
         write(f"unlike: {line}")
     verdict = "a difference" if got.decided else "no difference can be told"
-    write(f"pass@1 {got.first:.1%} and {got.second:.1%} over {got.tasks} tasks")
-    write(f"second - first: {got.difference:+.1%} ({got.low:+.1%} to {got.high:+.1%}): {verdict}")
+    write(f"pass@1 {percent(got.first)} and {percent(got.second)} over {got.tasks} tasks")
+    low, high = percent(got.low, "+.1%"), percent(got.high, "+.1%")
+    difference = f"{percent(got.difference, '+.1%')} ({low} to {high}): {verdict}"
+    write(f"second - first: {difference if got.tasks else f'{NOT_MEASURED}, no task was graded in both'}")
     write(f"better: {', '.join(got.better) or 'none'}")
     write(f"worse: {', '.join(got.worse) or 'none'}")
     return 0
@@ -276,7 +281,7 @@ def _asked(
     import msgspec
 
     from trainer.arena import find_tasks
-    from trainer.asked import PlayAsked
+    from trainer.asked import PlayAsked, require_directory
     from trainer.recipe import load_recipe
 
     if not roots:
@@ -284,6 +289,7 @@ def _asked(
     if attempts < 1:
         raise UserError("--attempts", f"{attempts} is refused", "It must be at least 1")
     find_tasks(roots)
+    require_directory(out)
     return PlayAsked(
         command=command,
         tasks=_absolute(roots),

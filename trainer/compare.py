@@ -12,14 +12,14 @@ from trainer.evaluate import Evaluation, TaskResult, bootstrap, rate
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Second against first, over the tasks that both graded."""
+    """Second against first, over the tasks that both graded; with none of those there is no number."""
 
     tasks: int
-    first: float
-    second: float
-    difference: float
-    low: float
-    high: float
+    first: float | None
+    second: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
     """95 % interval of the difference, by a bootstrap over tasks."""
     better: tuple[str, ...]
     """Tasks that the second passes more often."""
@@ -28,7 +28,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def decided(self) -> bool:
         """Whether the interval excludes no difference."""
-        return self.low > 0 or self.high < 0
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 def differences(first: Evaluation, second: Evaluation) -> list[str]:
@@ -47,6 +47,7 @@ def differences(first: Evaluation, second: Evaluation) -> list[str]:
         )
         if a != b
     ]
+    found += _unlike_overflow(first.context_overflow, second.context_overflow)
     ours, theirs = ({task.name: (task.hash, task.limits) for task in e.tasks} for e in (first, second))
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:
@@ -56,17 +57,24 @@ def differences(first: Evaluation, second: Evaluation) -> list[str]:
     return found
 
 
+def _unlike_overflow(first: str, second: str) -> list[str]:
+    """Results of earlier programs do not say what became of a full context."""
+    if not first or not second or first == second:
+        return []
+    return [f"context_overflow is {first!r} in the first and {second!r} in the second"]
+
+
 def compare_evaluations(first: Evaluation, second: Evaluation, *, resamples: int = 2000, seed: int = 0) -> Comparison:
     """Compare over the tasks that have a graded attempt in both. Deterministic in (evaluations, seed)."""
     theirs = {task.name: task for task in second.tasks if task.graded}
     pairs = [(task, theirs[task.name]) for task in first.tasks if task.graded and task.name in theirs]
     gains = {a.name: _pass_rate(b) - _pass_rate(a) for a, b in pairs}
-    low, high = bootstrap(list(gains.values()), resamples=resamples, seed=seed)
+    low, high = bootstrap(list(gains.values()), resamples=resamples, seed=seed) if gains else (None, None)
     return Comparison(
         tasks=len(pairs),
         first=rate([a for a, _ in pairs], 1, resamples=1).value,
         second=rate([b for _, b in pairs], 1, resamples=1).value,
-        difference=sum(gains.values()) / len(gains) if gains else 0.0,
+        difference=sum(gains.values()) / len(gains) if gains else None,
         low=low,
         high=high,
         better=tuple(sorted(name for name, gain in gains.items() if gain > 0)),

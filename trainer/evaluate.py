@@ -4,9 +4,10 @@ Invariants:
 - An attempt that infrastructure kept from a verdict is in no rate; it is counted and shown apart.
 - pass@k is the unbiased estimate (Chen et al. 2021, arXiv 2107.03374), averaged over tasks with at least k graded
   attempts; its interval comes from a seeded bootstrap over tasks.
-- The result names the policy, the agent's settings and versions, the engine, each task's hash and limits: two results
-  can be compared only when they agree.
-- An evaluation that was stopped goes on where it was when it is started again in the same directory.
+- The result names the policy and who served it, the agent's settings and versions, the engine, what became of a full
+  context, each task's hash and limits: two results can be compared only when they agree.
+- An evaluation that was stopped goes on where it was when it is started again in the same directory; one of something
+  else is refused there (`trainer.basis`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from math import comb
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from anyio import to_thread
@@ -36,10 +37,11 @@ from runtime.store import Store
 from runtime.task import read_task
 from runtime.trajectory import Trajectory, decode, encode
 from trainer.analysis import Analysis, analyse
+from trainer.basis import Player, basis_of, begin
 from trainer.rollout import STAGE, RolledOut, RolloutAsked, RolloutContext
 
 SCHEMA_VERSION = 1
-RESULT, TRAJECTORIES = "result.json", "trajectories.jsonl"
+RESULT, TRAJECTORIES, STORE = "result.json", "trajectories.jsonl", "store.sqlite"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,11 @@ class Evaluation(Record, frozen=True, kw_only=True):
     settings: dict[str, Any]
     """Of the agent, with parser and observation version."""
     engine: str
+    weights: str = ""
+    """Digest of the policy's files; empty where there are none, and in results of earlier programs, as the next two."""
+    served_by: str = ""
+    """`endpoint`, `torch` or `sglang`."""
+    context_overflow: Literal["", "grade", "exclude"] = ""
     attempts: int
     seed: int
     created_at: float
@@ -92,15 +99,27 @@ class Evaluation(Record, frozen=True, kw_only=True):
     analysis: Analysis
 
 
+NOT_MEASURED = "not measured"
+
+
 class Rate(Record, frozen=True, kw_only=True):
-    """pass@k with its 95 % interval."""
+    """pass@k with its 95 % interval. Of no task there is none: that is no rate of 0."""
 
     k: int
-    value: float
-    low: float
-    high: float
+    value: float | None
+    low: float | None
+    high: float | None
     tasks: int
     """Tasks with at least k graded attempts."""
+
+    def shown(self) -> str:
+        """For people: `50.0% (40.0% to 60.0%)`, or that nothing was measured."""
+        return NOT_MEASURED if self.value is None else f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
+
+
+def percent(value: float | None, form: str = ".1%") -> str:
+    """For people: a share, or that nothing was measured."""
+    return NOT_MEASURED if value is None else format(value, form)
 
 
 def pass_at_k(graded: int, passed: int, k: int) -> float:
@@ -113,14 +132,14 @@ def pass_at_k(graded: int, passed: int, k: int) -> float:
 def rate(tasks: Sequence[TaskResult], k: int, *, resamples: int = 2000, seed: int = 0) -> Rate:
     """pass@k over tasks. Deterministic in (tasks, seed)."""
     values = [pass_at_k(task.graded, task.passed, k) for task in tasks if task.graded >= k]
+    if not values:
+        return Rate(k=k, value=None, low=None, high=None, tasks=0)
     low, high = bootstrap(values, resamples=resamples, seed=seed)
     return Rate(k=k, value=_mean(values), low=low, high=high, tasks=len(values))
 
 
 def bootstrap(values: Sequence[float], *, resamples: int, seed: int) -> tuple[float, float]:
-    """The 95 % percentile interval of the mean; (0, 0) of nothing."""
-    if not values:
-        return 0.0, 0.0
+    """The 95 % percentile interval of the mean of at least one value."""
     draw = random.Random(seed)
     means = sorted(_mean(draw.choices(values, k=len(values))) for _ in range(resamples))
     return means[round(0.025 * (resamples - 1))], means[round(0.975 * (resamples - 1))]
@@ -143,11 +162,15 @@ async def run_evaluation(
     concurrency: int,
     seed: int = 0,
     policy_version: int | None = None,
+    player: Player | None = None,
     on_event: OnEvent = lambda _: None,
     announce: Callable[[Runner], None] = lambda _: None,
 ) -> Evaluation | None:
     """Evaluate and write `result.json` and `trajectories.jsonl` into `directory`. None when the run was drained before
     its end.
+
+    Args:
+        player: who acts, where more is known than the context's name of the model.
 
     Raises: UserError, TaskInvalid, StoreError, ChatRejected, SandboxError.
     """
@@ -157,8 +180,19 @@ async def run_evaluation(
         for i in range(attempts)
     ]
     stage = replace(STAGE, slots=concurrency)
-    async with Store(directory / "store.sqlite") as store, MemoryBus() as bus:
-        await store.open_run(run_id, command=context.source, settings=context.settings.model_dump_json())
+    basis = await to_thread.run_sync(
+        lambda: basis_of(
+            tasks,
+            context.settings,
+            player=player or Player(model=context.model),
+            engine=engine,
+            grade_overflow=context.grade_overflow,
+            attempts=attempts,
+            seed=seed,
+        )
+    )
+    async with Store(directory / STORE) as store, MemoryBus() as bus:
+        await begin(store, run_id, basis, command=context.source)
         runner = Runner(
             stages=[stage],
             bus=bus,
@@ -183,12 +217,15 @@ async def run_evaluation(
         evaluation = Evaluation(
             model=context.model,
             policy_version=policy_version,
-            agent_version=version("termloom"),
+            agent_version=trajectories[0].agent_version if trajectories else version("termloom"),
             prompt_version=trajectories[0].prompt_version if trajectories else "",
-            settings=context.settings.model_dump(mode="json"),
-            engine=engine,
-            attempts=attempts,
-            seed=seed,
+            settings=basis.settings,
+            engine=basis.engine,
+            weights=basis.player.weights,
+            served_by=basis.player.served_by,
+            context_overflow=basis.context_overflow,
+            attempts=basis.attempts,
+            seed=basis.seed,
             created_at=time.time(),
             tasks=tuple(_task_result(task, attempts, ends) for task in tasks),
             analysis=analyse(trajectories),
@@ -250,4 +287,4 @@ def read_trajectories(directory: Path) -> list[Trajectory]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    return sum(values) / len(values)

@@ -22,7 +22,17 @@ from runtime.errors import UserError
 from runtime.events import Kind, RunEvent
 from runtime.settings import Settings
 from trainer.arena import find_tasks
-from trainer.asked import Command, claim, key_of, play_asked, require_absolute, run_id, train_asked
+from trainer.asked import (
+    Command,
+    claim,
+    key_of,
+    play_asked,
+    require_absolute,
+    require_directory,
+    require_limits,
+    run_id,
+    train_asked,
+)
 from trainer.rollout import STAGE
 from trainer.screen import step_line
 
@@ -111,6 +121,8 @@ def _check_play(command: Command, settings: Settings, options: Options) -> None:
     require_absolute("out", asked.out)
     require_absolute("tasks", *asked.tasks)
     require_absolute("policy", asked.policy)
+    require_directory(Path(asked.out))
+    require_limits(asked.limits)
     find_tasks(map(Path, asked.tasks))
     if asked.attempts < 1:
         raise UserError("attempts", f"{asked.attempts} is refused", "It must be at least 1")

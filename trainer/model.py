@@ -27,12 +27,17 @@ Deal = Callable[[list[Row]], list[Row]]
 def load_model(directory: Path, *, dtype: torch.dtype = torch.float32) -> nn.Module:
     """A causal language model from a Hugging Face directory; nothing is fetched.
 
-    Raises: OSError when it is incomplete.
+    Raises: OSError or ValueError when it is incomplete, and whatever else transformers raises.
     """
     from transformers import AutoModelForCausalLM
 
     _hide_progress()
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=dtype, local_files_only=True, output_loading_info=True
+    )
+    model: nn.Module = loaded[0]
+    if missing := sorted(loaded[1]["missing_keys"]):  # transformers would begin with random ones
+        raise ValueError(f"tensors are missing: {', '.join(missing[:3])}")
     return model
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from runtime.errors import UserError
 from runtime.task import read_task
+from trainer.basis import policy_digest
 from trainer.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -30,17 +31,17 @@ _OPTIONS = {"model": "--model", "tasks": "--tasks", "held_out": "--held-out", "d
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs by what is in them: names and hashes."""
 
-    model: dict[str, str]
-    """Files of the directory; weights by their size alone, for they may be many gigabytes."""
+    model: str
+    """Digest of its files."""
     tasks: dict[str, str]
     held_out: dict[str, str]
     demonstrations: dict[str, str]
 
 
 def identify(inputs: Inputs) -> Known:
-    """Read what a run is given. Raises: TaskInvalid, OSError."""
+    """Read what a run is given. Raises: UserError, TaskInvalid, OSError."""
     return Known(
-        model={path.name: _file(path) for path in sorted(inputs.model.iterdir()) if path.is_file()},
+        model=policy_digest(inputs.model),
         tasks=_tasks(inputs.tasks),
         held_out=_tasks(inputs.held_out),
         demonstrations={str(n): _digest(path) for n, path in enumerate(inputs.demonstrations)},
@@ -60,7 +61,7 @@ def record(recipe: Recipe, known: Known, out: Path) -> None:
     given = msgspec.to_builtins(known)
     before = _kept(out / INPUTS, given)
     for part, option in _OPTIONS.items():
-        if changed := unlike(before[part], given[part]):
+        if changed := unlike({part: before.get(part)}, {part: given[part]}):
             shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
             raise UserError(
                 option,
@@ -97,10 +98,6 @@ def _kept(path: Path, given: dict[str, Any]) -> dict[str, Any]:
 
 def _tasks(directories: Sequence[Path]) -> dict[str, str]:
     return {path.name: read_task(path).hash() for path in directories}
-
-
-def _file(path: Path) -> str:
-    return str(path.stat().st_size) if path.suffix in {".safetensors", ".bin", ".pt"} else _digest(path)
 
 
 def _digest(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from runtime.trajectory import Trajectory
 from trainer.analysis import Analysis
 from trainer.compare import compare_evaluations
-from trainer.evaluate import RESULT, Evaluation, missing, rate, read_evaluation, read_trajectories
+from trainer.evaluate import RESULT, Evaluation, missing, percent, rate, read_evaluation, read_trajectories
 from trainer.metrics import read_metrics
 
 REPORT = "report.html"
@@ -103,9 +103,10 @@ def _about(run: Path, evaluations: Mapping[str, Evaluation]) -> tuple[str, str]:
         return run.name, ""
     last = list(evaluations.values())[-1]
     agent = f"agent {last.settings.get('kind', 'minimal')}, {last.settings.get('max_turns')} turns at most"
+    served = f", served by {last.served_by}" if last.served_by else ""
     return (
         f"Evaluation in {run.name}",
-        f"model {last.model or 'unknown'}; {agent}; {last.engine} sandboxes; seed {last.seed}",
+        f"model {last.model or 'unknown'}{served}; {agent}; {last.engine} sandboxes; seed {last.seed}",
     )
 
 
@@ -120,9 +121,10 @@ def _result(evaluations: Mapping[str, Evaluation]) -> str:
     if got is None:
         return ""
     told = "" if got.decided else "; the interval holds 0: no difference can be told"
-    gain = f"{got.difference:+.1%} (95 % interval {got.low:+.1%} to {got.high:+.1%}) over {got.tasks} tasks"
+    low, high = percent(got.low, "+.1%"), percent(got.high, "+.1%")
+    gain = f"{percent(got.difference, '+.1%')} (95 % interval {low} to {high}) over {got.tasks} tasks"
     return (
-        f"<p class=result>pass@1 {got.first:.1%} {escape(_title(first))}, <b>{got.second:.1%}</b>"
+        f"<p class=result>pass@1 {percent(got.first)} {escape(_title(first))}, <b>{percent(got.second)}</b>"
         f" {escape(_title(last))}: {gain} that both graded{told}.</p>"
     )
 
@@ -138,8 +140,8 @@ def _rates(evaluations: Mapping[str, Evaluation]) -> str:
         rows.append(
             (
                 _title(name),
-                _interval(one.value, one.low, one.high),
-                _interval(most.value, most.low, most.high) + f" (k={most.k})" if most.k > 1 else _NOTHING,
+                one.shown(),
+                f"{most.shown()} (k={most.k})" if most.k > 1 else _NOTHING,
                 str(one.tasks),
                 str(sum(task.graded for task in evaluation.tasks)),
                 apart or "none",
@@ -170,11 +172,15 @@ def _count_title(name: str) -> str:
 
 
 def _measured(evaluations: Mapping[str, Evaluation], *, last: int) -> list[tuple[int, float, float, float]]:
-    """Update, pass rate and its interval of what was measured in the course of PPO."""
+    """Update, pass rate and its interval of what was measured in the course of PPO: no point where nothing was."""
     at = {"before_ppo": 0, "end": last}
     at |= {name: int(name.removeprefix("step-")) for name in evaluations if name.startswith("step-")}
     rates = {at[name]: rate(e.tasks, 1, seed=e.seed) for name, e in evaluations.items() if name in at}
-    return [(step, got.value, got.low, got.high) for step, got in sorted(rates.items())]
+    return [
+        (step, got.value, got.low, got.high)
+        for step, got in sorted(rates.items())
+        if got.value is not None and got.low is not None and got.high is not None
+    ]
 
 
 def _plot(metrics: Sequence[Mapping[str, Any]], measured: Sequence[tuple[int, float, float, float]]) -> str:
@@ -296,10 +302,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{cells}</tr>{body}</table>"
-
-
-def _interval(value: float, low: float, high: float) -> str:
-    return f"{value:.1%} ({low:.1%} to {high:.1%})"
 
 
 def _percent(value: float | None) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from anyio import to_thread
 
 from runtime.agent.policy import ChatPolicy, Policy
-from runtime.agent.settings import EVALUATE
+from runtime.agent.settings import EVALUATE, AgentSettings
 from runtime.blobs import Blobs
 from runtime.chat.endpoint import open_client, require_endpoint
 from runtime.errors import UserError
@@ -22,8 +22,9 @@ from runtime.settings import Settings
 from runtime.store import Store
 from sandbox.engine import Engine
 from trainer.arena import Arena, find_tasks
-from trainer.asked import PlayAsked, TrainAsked, run_id
-from trainer.evaluate import Evaluation, run_evaluation
+from trainer.asked import PlayAsked, TrainAsked, require_limits, run_id
+from trainer.basis import Player, basis_of, policy_digest, require_same
+from trainer.evaluate import STORE, Evaluation, run_evaluation
 from trainer.recipe import Recipe
 from trainer.report import write_report
 from trainer.rollout import RolloutContext
@@ -79,57 +80,98 @@ async def carry_out_play(
 ) -> Evaluation | None:
     """Play and grade, or go on with it; None when it was drained before its end.
 
-    Raises: UserError, TaskInvalid, StoreError, ChatRejected, SandboxError.
+    Raises: UserError, TaskInvalid, StoreError, ChatRejected, SandboxError, HandoverFailed, PolicyUnavailable.
     """
     out, recipe = Path(asked.out), msgspec.convert(asked.recipe, Recipe) if asked.recipe else None
-    agent = EVALUATE.model_copy(update={"kind": settings.agent.kind})
-    if recipe is not None:
-        agent = recipe.evaluation_agent() if asked.command == "evaluate" else recipe.rollout_agent()
+    tasks, agent, run = find_tasks(map(Path, asked.tasks)), _agent(asked, recipe, settings), run_id(asked.command, out)
+    player = await to_thread.run_sync(_player, asked, recipe, settings)
+    grade_overflow = recipe is None or recipe.rollout.context_overflow == "grade"
+    seed = recipe.seed if recipe else 0
+    basis = await to_thread.run_sync(
+        lambda: basis_of(
+            tasks,
+            agent,
+            player=player,
+            engine=engine.name,
+            grade_overflow=grade_overflow,
+            attempts=asked.attempts,
+            seed=seed,
+        )
+    )
     out.mkdir(parents=True, exist_ok=True)
-    run = run_id(asked.command, out)
-    async with _policy(asked, recipe, settings) as (policy, name, version):
+    await require_same(out / STORE, run, basis)  # a policy is loaded, and handed over, for a run that will go on
+    async with _policy(asked, recipe, settings) as (policy, version):
         context = RolloutContext(
             arena=Arena(engine, limits, run_id=run),
             policy=policy,
-            settings=agent.model_validate(agent.model_dump() | asked.limits),
+            settings=agent,
             blobs=Blobs(out / "blobs"),
             source=asked.command,
-            model=name,
-            grade_overflow=recipe is None or recipe.rollout.context_overflow == "grade",
+            model=player.model,
+            grade_overflow=grade_overflow,
         )
         return await run_evaluation(
             context,
-            find_tasks(map(Path, asked.tasks)),
+            tasks,
             out,
             run_id=run,
             engine=engine.name,
             limits=limits,
             attempts=asked.attempts,
             concurrency=settings.limits.run,
+            seed=seed,
             policy_version=version,
+            player=player,
             on_event=on_event,
             announce=announce,
         )
 
 
+def _agent(asked: PlayAsked, recipe: Recipe | None, settings: Settings) -> AgentSettings:
+    """Raises: UserError."""
+    require_limits(asked.limits)
+    agent = EVALUATE.model_copy(update={"kind": settings.agent.kind})
+    if recipe is not None:
+        agent = recipe.evaluation_agent() if asked.command == "evaluate" else recipe.rollout_agent()
+    return agent.model_validate(agent.model_dump() | asked.limits)
+
+
+def _player(asked: PlayAsked, recipe: Recipe | None, settings: Settings) -> Player:
+    """Raises: UserError."""
+    if recipe is None:
+        if asked.policy is not None:
+            raise UserError("--policy", "needs --recipe", "Its chat format and limits are in there")
+        require_endpoint(settings.chat, otherwise="evaluate a policy with --policy and --recipe")
+        return Player(model=settings.chat.model, served_by="endpoint", address=settings.chat.base_url)
+    directory = _directory(asked, recipe)
+    return Player(
+        model=str(directory),
+        weights=policy_digest(directory),
+        served_by=recipe.serve.engine,
+        chat_format=recipe.model.chat_format,
+    )
+
+
+def _directory(asked: PlayAsked, recipe: Recipe) -> Path:
+    return Path(asked.policy or recipe.model.path)
+
+
 @asynccontextmanager
 async def _policy(
     asked: PlayAsked, recipe: Recipe | None, settings: Settings
-) -> AsyncIterator[tuple[Policy, str, int | None]]:
-    """The policy with its name and, where it is one of ours, its version."""
+) -> AsyncIterator[tuple[Policy, int | None]]:
+    """The policy and, where it is one of ours, its version."""
     async with AsyncExitStack() as stack:
         if recipe is None:
-            if asked.policy is not None:
-                raise UserError("--policy", "needs --recipe", "Its chat format and limits are in there")
-            require_endpoint(settings.chat, otherwise="evaluate a policy with --policy and --recipe")
-            store = await stack.enter_async_context(Store(Path(asked.out) / "store.sqlite"))
+            store = await stack.enter_async_context(Store(Path(asked.out) / STORE))
             client = await stack.enter_async_context(open_client(settings.chat, store, most=settings.limits.chat))
-            yield ChatPolicy(client, purpose=asked.command), settings.chat.model, None
+            yield ChatPolicy(client, purpose=asked.command), None
             return
         from trainer.policy.agent import TokenPolicy
-        from trainer.serving import open_encoder, open_pool
+        from trainer.serving import open_encoder, serve
 
-        directory = Path(asked.policy or recipe.model.path)
+        directory = _directory(asked, recipe)
         encoder = open_encoder(recipe, directory)
-        pool = await stack.enter_async_context(open_pool(recipe, directory, asked.engine_urls))
-        yield TokenPolicy(pool, encoder, seed=recipe.seed), str(directory), pool.version
+        serving = serve(recipe, directory, asked.engine_urls, encoder=encoder, place=Path(asked.out) / "handed-over")
+        pool = await stack.enter_async_context(serving)
+        yield TokenPolicy(pool, encoder, seed=recipe.seed), pool.version

@@ -28,7 +28,7 @@ def show_evaluation(got: Evaluation, report: Path, *, as_json: bool) -> int:
         write_json({"kind": "result", **msgspec.to_builtins(found), "report": str(report)})
     else:
         for one in rates:
-            write(f"pass@{one.k}: {one.value:.1%} ({one.low:.1%} to {one.high:.1%}) over {one.tasks} tasks")
+            write(f"pass@{one.k}: {one.shown()} over {one.tasks} tasks")
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(apart.items()))
         write(f"without a verdict, in no rate: {reasons or 'none'}")
         write(_failures(got))

@@ -33,6 +33,7 @@ from runtime.task import read_task
 from runtime.trajectory import Trajectory, segments
 from sandbox.engine import Engine
 from trainer.arena import Arena
+from trainer.basis import Player
 from trainer.evaluate import RESULT, Evaluation, rate, read_evaluation, run_evaluation
 from trainer.handover import PolicyPool, WeightStore
 from trainer.loop import Group, Loop, LoopConfig, Missing
@@ -44,7 +45,7 @@ from trainer.recipe import Recipe
 from trainer.record import identify, record
 from trainer.rollout import RolloutAsked, RolloutContext, persevere
 from trainer.sample import Sample
-from trainer.serving import open_encoder, open_pool, probe_ids
+from trainer.serving import load_policy, open_encoder, open_pool, probe_ids
 from trainer.sft import example_of, fine_tune
 from trainer.small import read_demonstrations
 from trainer.telling import told
@@ -91,11 +92,11 @@ async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> bool:
     encoder = open_encoder(recipe, inputs.model)
     shown = await to_thread.run_sync(read_demonstrations, inputs.demonstrations) if recipe.sft else []
     known = await to_thread.run_sync(identify, inputs)
-    await to_thread.run_sync(record, recipe, known, inputs.out)
     if both := sorted({*known.tasks.values()} & {*known.held_out.values()}):
         tools.say(f"{len(both)} held-out tasks are trained on as well: what they measure is memory, not skill")
     with open_team() as team:
         model = await to_thread.run_sync(_load, recipe, inputs.model, team)
+        await to_thread.run_sync(record, recipe, known, inputs.out)
         sampled = recipe.ppo is not None or bool(inputs.held_out)
         async with open_pool(recipe, inputs.model, inputs.engine_urls) if sampled else nullcontext() as pool:
             run = _Run(recipe, inputs, tools, encoder=encoder, pool=pool, model=model, team=team)
@@ -241,7 +242,8 @@ class _Run:
 
     async def _evaluate_step(self, step: int, moved: Callable[[], None]) -> Metrics:
         evaluation = await self._measure(f"step-{step:06d}", moved=moved)
-        return {} if evaluation is None else {"held_out_pass_rate": rate(evaluation.tasks, 1, resamples=1).value}
+        got = None if evaluation is None else rate(evaluation.tasks, 1, resamples=1).value
+        return {} if got is None else {"held_out_pass_rate": got}
 
     async def _measure(self, name: str, *, moved: Callable[[], None] = lambda: None) -> Evaluation | None:
         place = self._place(name)
@@ -260,11 +262,12 @@ class _Run:
             seed=self._recipe.seed,
             policy_version=self._pool.version,
             announce=lambda runner: self._drains.append(runner.drain),
+            player=Player(model=self._recipe.model.name, served_by=self._recipe.serve.engine),
             on_event=fan_out(self._tools.on_event, lambda _: moved()),
         )
         if evaluation is not None:
             got = rate(evaluation.tasks, 1, resamples=self._recipe.evaluate.resamples, seed=self._recipe.seed)
-            self._tools.say(f"held-out pass rate, {name}: {got.value:.1%} ({got.low:.1%} to {got.high:.1%})")
+            self._tools.say(f"held-out pass rate, {name}: {got.shown()}")
         return evaluation
 
     def _context(self, source: Any) -> RolloutContext:
@@ -319,10 +322,7 @@ def export(model: nn.Module, source: Path, directory: Path) -> None:
 
 def _load(recipe: Recipe, directory: Path, team: Team) -> nn.Module:
     """The model to train; a team's plain copy stays in the memory of the host."""
-    try:
-        model = load_model(directory)
-    except (OSError, ValueError) as error:
-        raise UserError(str(directory), f"no model can be loaded: {error}", "Give a Hugging Face directory") from error
+    model = load_policy(directory)
     if recipe.train.gradient_checkpointing:
         recompute(model)
     return model.to(own_device()) if team is ALONE else model

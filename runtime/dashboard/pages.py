@@ -48,7 +48,7 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters |= {"age": age, "brief": brief, "clock": clock, "number": number}
+        self._environment.filters |= {"age": age, "brief": brief, "clock": clock, "number": number, "share": share}
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
         text = self._environment.get_template(template).render(home=self._home, **values)
@@ -200,10 +200,13 @@ class Pages:
 
 def _rates(job: Job) -> dict[str, str]:
     """Of an evaluation, with their intervals."""
-    return {
-        f"pass@{rate['k']}": f"{rate['value']:.1%} ({rate['low']:.1%} to {rate['high']:.1%}), {rate['tasks']} tasks"
-        for rate in job.result.get("rates", ())
-    }
+    return {f"pass@{rate['k']}": _rate(rate) for rate in job.result.get("rates", ())}
+
+
+def _rate(rate: Mapping[str, Any]) -> str:
+    """There is none where no attempt was graded."""
+    interval = "" if rate["value"] is None else f" ({share(rate['low'])} to {share(rate['high'])})"
+    return f"{share(rate['value'])}{interval}, {rate['tasks']} tasks"
 
 
 def _shown(value: Any) -> str:
@@ -258,6 +261,10 @@ def brief(seconds: float) -> str:
 
 def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def share(value: float | None) -> str:
+    return "not measured" if value is None else f"{100 * value:.1f} %"
 
 
 def number(value: float) -> str:

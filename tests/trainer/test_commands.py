@@ -8,6 +8,7 @@ import pytest
 from runtime.chat.script import Reply
 from runtime.chat.scripted import ScriptedServer
 from runtime.cli import run
+from runtime.errors import UserError
 from tests.trainer.world import make_model, make_task
 from trainer import commands
 from trainer.commands import evaluate, train
@@ -59,6 +60,34 @@ def test_a_mistake_is_answered_in_one_line(capsys, arguments, told):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--max-turns", "0"], "--max-turns: 0 is refused: input should be greater than or equal to 1"),
+        (["--temperature", "-1"], "--temperature: -1 is refused: input should be greater than or equal to 0"),
+        (["--out", "FILE"], "FILE: is a file, and no directory. Choose another --out"),
+        (["--out", "FILE/below"], "FILE: is a file, and no directory. Choose another --out"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_begun(tmp_path, monkeypatch, capsys, options, told):
+    monkeypatch.setattr(commands, "find_client", lambda state: pytest.fail("a job is submitted"))
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+    make_task(tmp_path / "tasks", "a")
+    assert run(["evaluate", "tasks", "--base-url", "http://127.0.0.1:9", "--model", "m", *options]) == 2
+    assert told in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["FILE", "tasks"]
+
+
+def test_a_run_of_training_in_a_file_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
+    (tmp_path / "FILE").touch()
+    make_task(tmp_path / "tasks", "a")
+    command = ["train", str(RECIPES / "small-cpu.toml"), "--tasks", str(tmp_path / "tasks"), "--model", str(tmp_path)]
+    assert run([*command, "--out", str(tmp_path / "FILE"), "--here"]) == 2
+    assert "FILE: is a file, and no directory. Choose another --out" in capsys.readouterr().err
+
+
 async def test_a_team_leads_itself_though_a_daemon_works(tmp_path, monkeypatch):
     async def here(wanted, settings, *, as_json):
         return 7
@@ -93,10 +122,15 @@ async def test_a_chat_model_is_measured_and_a_second_look_pays_nothing(tmp_path,
                 task, base_url=server.base_url, model="any", sandbox="namespace", out=tmp_path / "out", max_turns=5
             )
             assert got == 0
+        with pytest.raises(
+            UserError, match=r"model was 'any' at .* and is now 'other' at .*; settings.max_turns was 5"
+        ):
+            await evaluate(task, base_url=server.base_url, model="other", sandbox="namespace", out=tmp_path / "out")
         assert server.calls["evaluate"] == 2
     assert "pass@1: 100.0% (100.0% to 100.0%) over 1 tasks" in capsys.readouterr().out
     result = read_evaluation(tmp_path / "out")
     assert (result.settings["max_turns"], result.settings["kind"]) == (5, "memory")
+    assert (result.model, result.served_by, result.context_overflow) == ("any", "endpoint", "grade")
     assert (tmp_path / "out" / "report.html").exists()
 
 
@@ -122,5 +156,13 @@ def test_a_run_by_its_recipe_then_rolled_out_and_measured(tmp_path, monkeypatch,
     rolled = read_trajectories(tmp_path / "rolled")
     assert [len(t.turns) for t in rolled] == [2, 2]
     assert all(turn.tokens is not None for t in rolled for turn in t.turns)
-    assert run(["evaluate", tasks, *policy, "--out", str(tmp_path / "measured"), *base]) == 0
-    assert read_evaluation(tmp_path / "measured").settings["max_turns"] == 1
+    for _ in range(2):
+        assert run(["evaluate", tasks, *policy, "--out", str(tmp_path / "measured"), *base]) == 0
+    got = read_evaluation(tmp_path / "measured")
+    assert (got.settings["max_turns"], got.seed, got.served_by) == (1, 42, "torch")
+    assert got.weights
+    capsys.readouterr()
+    other = ["--policy", str(make_model(tmp_path / "other", seed=1)), "--recipe", recipe]
+    for command, out in (("rollout", "rolled"), ("evaluate", "measured")):
+        assert run([command, tasks, *other, "--out", str(tmp_path / out), *base]) == 2
+        assert "holds a run of something else: model was" in capsys.readouterr().err

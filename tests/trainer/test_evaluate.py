@@ -97,6 +97,29 @@ def test_attempts_without_a_verdict_are_in_no_rate_and_shown_apart():
     assert missing(evaluation(tasks)) == {"llm_error": 6}
 
 
+def test_what_graded_nothing_is_not_measured_and_no_rate_of_zero(tmp_path, capsys):
+    lost = evaluation([task_result("a", [None]), task_result("b", [None])])
+    won = evaluation([task_result("a", [1.0]), task_result("b", [0.0])])
+    assert (rate(lost.tasks, 1).value, rate(lost.tasks, 1).tasks) == (None, 0)
+    assert show_evaluation(lost, tmp_path, as_json=False) == 1
+    assert "pass@1: not measured over 0 tasks" in capsys.readouterr().out
+    show_evaluation(lost, tmp_path, as_json=True)
+    shown = json.loads(capsys.readouterr().out)["rates"][0]
+    assert (shown["value"], shown["low"], shown["high"]) == (None, None, None)
+    assert _measured({"before_ppo": won, "step-000002": lost, "end": won}, last=5) == [
+        (step, 0.5, *bootstrap([1.0, 0.0], resamples=2000, seed=0)) for step in (0, 5)
+    ]
+    got = compare_evaluations(won, lost)
+    assert (got.tasks, got.second, got.difference, got.decided) == (0, None, None, False)
+    write_evaluation(won, [], tmp_path / "won")
+    write_evaluation(lost, [], tmp_path / "lost")
+    assert "<td>not measured</td>" in write_report(tmp_path / "lost").read_text()
+    assert run(["compare", str(tmp_path / "won"), str(tmp_path / "lost")]) == 0
+    out = capsys.readouterr().out
+    assert "pass@1 not measured and not measured over 0 tasks" in out
+    assert "second - first: not measured, no task was graded in both" in out
+
+
 def test_the_interval_is_seeded_and_holds_the_rate():
     tasks = [task_result(str(i), [float(i % 3 == 0)]) for i in range(30)]
     first, again = rate(tasks, 1, seed=1), rate(tasks, 1, seed=1)
@@ -165,6 +188,20 @@ def test_unlike_runs_are_told_and_refused(tmp_path, capsys):
     assert "max_turns" in capsys.readouterr().err
     assert run(["compare", str(tmp_path / "1"), str(tmp_path / "2"), "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tasks"] == 1
+
+
+def test_what_became_of_a_full_context_is_compared_where_both_say_it(tmp_path):
+    first = evaluation([task_result("a", [1.0])], context_overflow="grade", served_by="torch")
+    other = msgspec.structs.replace(first, context_overflow="exclude")
+    assert differences(first, other) == ["context_overflow is 'grade' in the first and 'exclude' in the second"]
+    write_evaluation(first, [], tmp_path)
+    old = json.loads((tmp_path / "result.json").read_text())
+    for name in ("weights", "served_by", "context_overflow"):
+        del old[name]
+    (tmp_path / "result.json").write_text(json.dumps(old))
+    earlier = read_evaluation(tmp_path)
+    assert (earlier.context_overflow, earlier.served_by) == ("", "")
+    assert differences(earlier, first) == differences(earlier, other) == []
 
 
 def test_the_difference_is_paired_by_task():

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from anyio import to_thread
 
+from runtime.errors import UserError
 from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
 from trainer.policy.sglang_weights import Refused, Road, checksums, from_disk, from_tensors, over_group
 from trainer.policy.weight_files import tensor_shapes
@@ -202,6 +203,11 @@ class SGLangClient:
         except TimeoutError:
             await self._http.close()
             raise PolicyUnavailable(self.base_url, f"no answer within {self._deadline_s:g} s") from None
+        except (*_UNKNOWN_FORM, AttributeError) as error:
+            await self._http.close()
+            raise UserError(
+                self.base_url, f"does not answer as SGLang does: {error!r}", "Give the address of an SGLang server"
+            ) from error
         except BaseException:
             await self._http.close()
             raise

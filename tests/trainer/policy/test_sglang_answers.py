@@ -4,7 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from runtime.errors import UserError
 from trainer.policy.protocol import HandoverFailed, PolicyUnavailable
 from trainer.policy.sglang import SGLangClient
 
@@ -35,6 +38,19 @@ async def test_weights_for_a_server_of_another_kind_of_file_are_refused(strange,
     strange._served = tmp_path
     with pytest.raises(HandoverFailed, match="holds no safetensors file"):
         await strange.update(tmp_path, 1)
+
+
+@pytest.mark.parametrize("answer", [{}, {"weight_version": "0", "model_path": None}, {"weight_version": "0"}])
+async def test_a_server_of_something_else_is_no_sglang(answer):
+    async def say(request):
+        return web.json_response(answer)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", say)
+    async with TestServer(app) as server:
+        with pytest.raises(UserError, match="does not answer as SGLang does"):
+            async with SGLangClient(str(server.make_url("")), deadline_s=20):
+                pass
 
 
 async def test_a_server_that_never_answers_is_not_waited_for():
