@@ -259,12 +259,16 @@ def train_command(recipe_path: str, got: Estimate) -> str:
     return f"torchrun --standalone --nproc-per-node {got.learner_gpus} --no-python {command}"
 
 
+_SLACK_TOKENS = 64
+"""Of an engine's context beyond the episode's: what a server keeps for itself makes no answer of ours too long."""
+
+
 def serve_command(recipe: Recipe, model: str) -> str:
     """How to start one of the recipe's engines on a machine with devices."""
     serve = recipe.serve
     return (
         f"python -m sglang.launch_server --model-path {model} --weight-version 0 --tp {serve.tensor_parallel}"
-        f" --dtype bfloat16 --context-length {recipe.rollout_agent().context_tokens}"
+        f" --dtype bfloat16 --context-length {recipe.rollout_agent().context_tokens + _SLACK_TOKENS}"
         f" --max-running-requests {serve.max_running} --max-prefill-tokens {serve.max_batched_tokens}"
         f" --mem-fraction-static {serve.memory_fraction:g} --enable-metrics"
     )

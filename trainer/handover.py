@@ -4,11 +4,13 @@ Invariants:
 - `v00000012` appears by one rename, whole and on disk; its manifest holds the hash of every file and a fingerprint:
   what the learner's own weights say of a probe. No directory is removed while an engine serves from it.
 - All or nothing for each engine: it is given checked weights, and gets requests again only when its checksums and its
-  log-probabilities of the probe are the learner's. One deadline holds for all engines together.
-- An engine that is out (it failed a hand-over, or requests in a row) is given the newest weights again and again, and
-  is back when it passes; the others go on meanwhile. With none in routing, requests wait.
+  log-probabilities of the probe are the learner's, and no newer weights were given meanwhile. One deadline holds for
+  all engines together.
+- An engine that is out (it was not there at the start, failed a hand-over, or requests in a row) is nursed: given the
+  newest weights again and again until it passes. Neither requests nor hand-overs wait for it while another one is in
+  routing. With none, they wait.
 - A request loses nothing when its engine dies: it is sent to another one, first to those of the pool's version. What
-  comes back says for each token which version it came from.
+  comes back says for each token which version it came from, and counts lost tries as waiting.
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ from torch import nn
 
 from trainer.checkpoint import synced_digest
 from trainer.model import ids_logprobs, save_model
-from trainer.policy.protocol import Continuation, HandoverFailed, PolicyClient, PolicyUnavailable, Sampling
+from trainer.policy.protocol import (
+    Continuation,
+    HandoverFailed,
+    PolicyClient,
+    PolicyUnavailable,
+    RequestRefused,
+    Sampling,
+)
 from trainer.routing import Router, Seat
 
 MANIFEST = "manifest.json"
@@ -136,7 +145,8 @@ class _Version:
 
 
 class PolicyPool:
-    """Several engines as one policy client. Use as an async context manager: it enters and leaves the clients.
+    """Several engines as one policy client. Use as an async context manager: it enters and leaves the clients, and
+    fails when none of them can be reached.
 
     Args:
         clients: by name, in the order of preference.
@@ -162,12 +172,18 @@ class PolicyPool:
         self._version = 0
         self._given: _Version | None = None
         self._checks: dict[str, Check] = {}
-        self._lost: set[Seat] = set()
-        """Engines that could not be reached when they were last given weights."""
+        self._refused: set[Seat] = set()
+        """Engines that can be reached, and did not take what was given last."""
+        self._giving: dict[Seat, int] = {}
+        """Hand-overs under way, with their version."""
+        self._awaited: set[Seat] = set()
+        """Engines whose hand-over an update waits for: they are out, and not nursed."""
         self._trials: dict[Seat, anyio.CancelScope] = {}
         """Engines that are out and nursed, each with its try that is under way."""
-        self._updating = False
-        self._back = anyio.Event()
+        self._absent: set[Seat] = set()
+        """Engines that could not be reached so far: their clients are not entered yet."""
+        self._decided = anyio.Event()
+        """Set when an engine is back in routing or was given weights in vain; a new one takes its place."""
         self._stack = AsyncExitStack()
 
     @property
@@ -177,7 +193,7 @@ class PolicyPool:
     @property
     def in_use(self) -> set[int]:
         """Versions that an engine may serve, or be reloaded from."""
-        return {self._version} | {seat.client.version for seat in self.router.seats}
+        return {self._version, *self._giving.values()} | {seat.client.version for seat in self.router.seats}
 
     @property
     def out(self) -> dict[str, str]:
@@ -199,24 +215,27 @@ class PolicyPool:
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Continuation:
         tried: set[Seat] = set()
-        reason, waited_s = "no engine is in routing", 0.0
+        reason, asked = "no engine is in routing", time.monotonic()
         while True:
             if self.router.closed:
-                waited_s += await self._wait_for_an_engine()
+                await self._wait_for_an_engine()
                 tried.clear()
             seat = self.router.choose(version=self._version, tried=tried)
             if seat is None:
                 raise PolicyUnavailable("pool", reason)
             tried.add(seat)
+            lost_s = time.monotonic() - asked
             try:
                 with self.router.using(seat):
                     got = await seat.client.generate(ids, sampling, request_id=request_id)
+            except RequestRefused as error:
+                reason = str(error)
             except PolicyUnavailable as error:
                 self._failed(seat, error.reason)
                 reason = str(error)
             else:
                 self.router.answered(seat)
-                return msgspec.structs.replace(got, queue_s=got.queue_s + waited_s)
+                return msgspec.structs.replace(got, queue_s=got.queue_s + lost_s)
 
     async def score(self, ids: Sequence[int]) -> list[float]:
         return await self._any().client.score(ids)
@@ -225,9 +244,9 @@ class PolicyPool:
         return await self._any().client.unlike(weights)
 
     async def update(self, weights: Path, version: int) -> None:
-        """Hand a published version to every engine, all under one deadline.
+        """Hand a published version to every engine in routing, all under one deadline; the others are nursed with it.
 
-        Engines that cannot be reached are tried again while no other one has it.
+        While no engine has it, those that cannot be reached are waited for.
 
         Raises: HandoverFailed when it is damaged, or no engine took it.
         """
@@ -237,60 +256,70 @@ class PolicyPool:
             raise HandoverFailed("pool", version, str(error)) from error
         self._given = given = _Version(directory=weights, number=version, fingerprint=fingerprint)
         self._checks.clear()
-        self._updating = True
-        try:
-            for seat in self.router.seats:
-                self.router.leave(seat, f"the hand-over of version {version} was not done in {self._deadline_s:g} s")
-            for trial in self._trials.values():
-                trial.cancel()
-            with anyio.move_on_after(self._deadline_s):
-                await self._hand_over_to_all(given)
-        finally:
-            self._updating = False
+        self._refused.clear()
+        for trial in self._trials.values():
+            trial.cancel()
+        with anyio.move_on_after(self._deadline_s) as limit:
+            await self._hand_over_to_routed(given)
+        for seat in self.router.seats:
+            self._nurse_if_out(seat)
+        with anyio.CancelScope(deadline=limit.deadline):
+            while self.router.closed and len(self._refused) < len(self.router.seats):
+                await self._decided.wait()
         if self.router.closed:
             raise HandoverFailed("pool", version, "; ".join(f"{name}: {why}" for name, why in self.out.items()))
         self._version = version
-        for seat in self.router.seats:
-            self._nurse_if_out(seat)
 
-    async def _hand_over_to_all(self, given: _Version) -> None:
-        while True:
+    async def _hand_over_to_routed(self, given: _Version) -> None:
+        self._awaited = {seat for seat in self.router.seats if not seat.out}
+        late = f"the hand-over of version {given.number} was not done in {self._deadline_s:g} s"
+        try:
+            for seat in self._awaited:
+                self.router.leave(seat, late)
             async with anyio.create_task_group() as group:
-                for seat in self.router.seats:
+                for seat in self._awaited:
                     group.start_soon(self._hand_over, seat, given)
-            if not self.router.closed or not self._lost:
-                return
-            await self._sleep(PAUSE_S)
+        finally:
+            self._awaited = set()
 
     async def _hand_over(self, seat: Seat, given: _Version) -> None:
-        """Give an engine a version; it is in routing when what it then serves is the learner's."""
-        self._lost.discard(seat)
+        """Give an engine a version; it is in routing when what it then serves is the learner's, and the newest."""
+        self._refused.discard(seat)
+        self._giving[seat] = given.number
         try:
             await seat.client.update(given.directory, given.number)
             check = await _inspect(seat.client, given)
-        except HandoverFailed as error:
-            self.router.leave(seat, error.reason)
-        except PolicyUnavailable as error:
-            self._lost.add(seat)
-            self.router.leave(seat, error.reason)
-        else:
+            fault, reached = check.fault(self._tolerance), True
+        except (HandoverFailed, PolicyUnavailable) as error:
+            check, fault, reached = None, error.reason, isinstance(error, HandoverFailed)
+        finally:
+            del self._giving[seat]
+        if given is not self._given:
+            return
+        if check is not None:
             self._checks[seat.name] = check
-            if fault := check.fault(self._tolerance):
-                self.router.leave(seat, fault)
-            else:
-                self._enter(seat)
+        if not fault:
+            self._enter(seat)
+            return
+        self.router.leave(seat, fault)
+        if reached:
+            self._refused.add(seat)
+        self._decide()
 
     def _enter(self, seat: Seat) -> None:
         self.router.enter(seat)
-        self._back.set()
-        self._back = anyio.Event()
+        self._decide()
+
+    def _decide(self) -> None:
+        self._decided.set()
+        self._decided = anyio.Event()
 
     def _failed(self, seat: Seat, reason: str) -> None:
         self.router.failed(seat, reason)
         self._nurse_if_out(seat)
 
     def _nurse_if_out(self, seat: Seat) -> None:
-        if seat.out and not self._updating and seat not in self._trials:
+        if seat.out and seat not in self._awaited and seat not in self._trials:
             self._trials[seat] = anyio.CancelScope()
             self._group.start_soon(self._nurse, seat)
 
@@ -299,28 +328,32 @@ class PolicyPool:
         while seat.out:
             await self._sleep(PAUSE_S)
             with anyio.move_on_after(self._deadline_s) as self._trials[seat]:
-                if seat.out and not self._updating:
-                    await self._readmit(seat)
+                await self._readmit(seat)
         del self._trials[seat]
 
     async def _readmit(self, seat: Seat) -> None:
-        if self._given is not None:
-            await self._hand_over(seat, self._given)
-            return
-        try:  # nothing was ever handed over: it serves what it was started with
-            await seat.client.score(_ANY_IDS)
+        try:
+            if seat in self._absent:
+                await self._clients.enter_async_context(seat.client)
+                self._absent.discard(seat)
+            if self._given is None:  # nothing was ever handed over: it serves what it was started with
+                await seat.client.score(_ANY_IDS)
         except PolicyUnavailable as error:
             self.router.leave(seat, error.reason)
+            return
+        if self._given is not None:
+            await self._hand_over(seat, self._given)
+        elif seat.client.version < self._version:
+            self.router.leave(seat, f"it serves version {seat.client.version}, not {self._version}")
         else:
             self._enter(seat)
 
-    async def _wait_for_an_engine(self) -> float:
-        """Seconds waited. Raises: PolicyUnavailable when none came back in time."""
-        asked = time.monotonic()
+    async def _wait_for_an_engine(self) -> None:
+        """Raises: PolicyUnavailable when none came back in time."""
         with anyio.move_on_after(self._patience_s):
             while self.router.closed:
-                await self._back.wait()
-            return time.monotonic() - asked
+                await self._decided.wait()
+            return
         raise PolicyUnavailable("pool", "; ".join(f"{name}: {why}" for name, why in self.out.items()))
 
     def _any(self) -> Seat:
@@ -331,13 +364,28 @@ class PolicyPool:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            for seat in self.router.seats:
-                await stack.enter_async_context(seat.client)
+            self._clients = await stack.enter_async_context(AsyncExitStack())
+            await self._enter_clients()
             self._group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(self._group.cancel_scope.cancel)
             self._stack = stack.pop_all()
-        self._version = max(seat.client.version for seat in self.router.seats)
+        self._version = max(seat.client.version for seat in self.router.seats if not seat.out)
+        for seat in self.router.seats:
+            self._nurse_if_out(seat)
         return self
+
+    async def _enter_clients(self) -> None:
+        """Engines that cannot be reached begin out. Raises: PolicyUnavailable when that is all of them."""
+        errors = []
+        for seat in self.router.seats:
+            try:
+                await self._clients.enter_async_context(seat.client)
+            except PolicyUnavailable as error:
+                self._absent.add(seat)
+                self.router.leave(seat, error.reason)
+                errors.append(error)
+        if self.router.closed:
+            raise errors[0]
 
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()

@@ -58,6 +58,8 @@ class PPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The sampler's: log-probabilities are taken of logits / temperature on both sides."""
     policy_lr: float = 5e-7
     critic_lr: float = 1e-6
+    policy_anneal: int | None = None
+    """Updates over which `policy_lr` falls linearly to 0; None: it stays as it is, as published."""
     warmup_steps: int = 10
     """Optimiser steps over which the learning rates rise linearly."""
     grad_clip: float = 1.0
@@ -317,9 +319,9 @@ class Learner:
         metrics[f"{name}_grad_norm"].append(norm)
         if math.isfinite(norm):
             rise = min(1.0, (self.steps[name] + 1) / max(1, self.config.warmup_steps))
-            base = self.config.policy_lr if name == "policy" else self.config.critic_lr
+            rate = self._policy_lr() if name == "policy" else self.config.critic_lr
             for group in optimiser.param_groups:
-                group["lr"] = base * rise
+                group["lr"] = rate * rise
             optimiser.step()
             self.skips[name] = 0
         else:
@@ -332,6 +334,10 @@ class Learner:
                 raise TrainingDiverged(self.steps[name], f"{self.skips[name]} non-finite {name} steps in a row")
         optimiser.zero_grad(set_to_none=True)
         self.steps[name] += 1
+
+    def _policy_lr(self) -> float:
+        whole = self.config.policy_anneal
+        return self.config.policy_lr * (1.0 if whole is None else max(0.0, 1.0 - self.updates / whole))
 
 
 def adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:

@@ -236,6 +236,8 @@ def _positive(recipe: Recipe) -> Iterator[tuple[str, int]]:
         yield from ((f"sft.{name}", getattr(recipe.sft, name)) for name in _SFT_SIZES)
     if recipe.ppo is not None:
         yield from ((f"ppo.{name}", getattr(recipe.ppo, name)) for name in _PPO_SIZES)
+    if recipe.ppo is not None and recipe.ppo.policy_anneal is not None:
+        yield "ppo.policy_anneal", recipe.ppo.policy_anneal
     if recipe.lora is not None:
         yield "lora.rank", recipe.lora.rank
         yield "number of lora.targets", len(recipe.lora.targets)

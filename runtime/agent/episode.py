@@ -139,7 +139,6 @@ class _Run:
         self._opening = opening
         self._history: list[ChatMessage | PolicyTurn] = []
         self._fresh: tuple[ChatMessage, ...] = ()
-        self._context_tokens = 0
         self._clock_s = 0.0
         self._malformed = 0
         self._repeats = 0
@@ -149,7 +148,6 @@ class _Run:
     def _begin(self, messages: tuple[ChatMessage, ...]) -> None:
         """Begin a context."""
         self._history = list(messages)
-        self._context_tokens = sum(self._policy.count_tokens(message.content) for message in messages)
 
     async def to_the_end(self, on_turn: OnTurn | None) -> _Ending:
         while len(self.turns) < self._settings.max_turns:
@@ -167,7 +165,11 @@ class _Run:
 
     @property
     def _room_tokens(self) -> int:
-        return self._settings.context_tokens - self._context_tokens
+        return self._settings.context_tokens - self._used_tokens
+
+    @property
+    def _used_tokens(self) -> int:
+        return self._policy.count_prompt(self._history)
 
     @property
     def _left_s(self) -> float:
@@ -176,7 +178,7 @@ class _Run:
     async def _out_of_room(self) -> _Ending | None:
         if self._left_s <= 0:
             return _Ending(FailureClass.AGENT_TIMEOUT, f"{self._clock_s:.0f} s of model and command time")
-        used = self._context_tokens
+        used = self._used_tokens
         if self._is_full() and not await self._renewed():
             return _Ending(FailureClass.CONTEXT_LENGTH, f"{used} tokens are used")
         return None
@@ -210,7 +212,6 @@ class _Run:
         except ChatUnavailable as exc:
             return _Ending(FailureClass.LLM_ERROR, str(exc))
         self._history.append(answer)
-        self._context_tokens = answer.prompt_tokens + answer.completion_tokens
         self._clock_s += answer.model_s
         return answer
 
@@ -255,7 +256,6 @@ class _Run:
 
     def _show(self, text: str) -> str:
         self._history.append(ChatMessage(role="user", content=text))
-        self._context_tokens += self._policy.count_tokens(text)
         return text
 
     def _loop(self, command: str, result: CommandResult) -> _Ending | None:

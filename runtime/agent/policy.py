@@ -50,6 +50,21 @@ class Policy(Protocol):
         """Length of `text` in tokens: exact where the policy has a tokeniser, else an estimate."""
         ...
 
+    def count_prompt(self, history: History) -> int:
+        """Length of the prompt that `act` makes of `history`: exact, frames of the chat included, where the policy has
+        a tokeniser; else as `estimate_prompt`."""
+        ...
+
+
+def estimate_prompt(history: History) -> int:
+    """What the last turn reported, and an estimate of what was added since; without frames, which only a tokeniser
+    knows."""
+    since, tokens = history, 0
+    for index, entry in enumerate(history):
+        if isinstance(entry, PolicyTurn):
+            since, tokens = history[index + 1 :], entry.prompt_tokens + entry.completion_tokens
+    return tokens + sum(estimate_tokens(entry.content) for entry in since if isinstance(entry, ChatMessage))
+
 
 class ChatPolicy:
     """A policy behind a chat endpoint."""
@@ -80,6 +95,9 @@ class ChatPolicy:
 
     def count_tokens(self, text: str) -> int:
         return estimate_tokens(text)
+
+    def count_prompt(self, history: History) -> int:
+        return estimate_prompt(history)
 
 
 def _as_message(entry: ChatMessage | PolicyTurn) -> ChatMessage:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from runtime.agent.policy import History, PolicyTurn
+from runtime.agent.policy import History, PolicyTurn, estimate_prompt
 from runtime.chat.messages import ChatMessage, estimate_tokens
 from sandbox.spec import CommandResult
 
@@ -31,6 +31,9 @@ class ScriptedPolicy:
 
     def count_tokens(self, text: str) -> int:
         return estimate_tokens(text)
+
+    def count_prompt(self, history: History) -> int:
+        return estimate_prompt(history)
 
     def _counted(self, line: str, history: History, max_tokens: int) -> PolicyTurn:
         """With token counts, and cut where `max_tokens` cuts it."""

@@ -1,5 +1,6 @@
 """The estimate against what torch really holds."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,7 @@ import torch
 
 from tests.trainer.test_ppo import episodes, learner
 from trainer.batch import pack
-from trainer.estimate import GIB, estimate, inside_layer, placement, train_command
+from trainer.estimate import GIB, estimate, inside_layer, placement, serve_command, train_command
 from trainer.model import backbone, packed_inputs, recompute, small_llama
 from trainer.recipe import Shape, load_recipe
 
@@ -77,6 +78,12 @@ def test_larger_devices_need_fewer_and_checkpointing_saves():
     said = "\n".join(placement(recipe, got))
     assert f"learner: {got.learner_gpus} processes" in said
     assert "4 on 1 device(s) each" in said
+
+
+def test_an_engine_has_more_room_than_an_episode_asks_for():
+    recipe = qwen()
+    context = int(re.search(r"--context-length (\d+)", serve_command(recipe, "M"))[1])
+    assert context > recipe.rollout_agent().context_tokens
 
 
 def test_adapters_need_no_gradients_of_the_whole():

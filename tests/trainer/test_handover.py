@@ -1,5 +1,7 @@
 """Weights appear whole, engines take them all or not at all, requests survive the death of an engine."""
 
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 import torch
@@ -7,7 +9,14 @@ import torch
 from tests.trainer.policy.contract import PolicyContract
 from trainer.handover import PolicyPool, WeightStore, read_weights
 from trainer.model import load_model, save_model, small_llama
-from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
+from trainer.policy.protocol import (
+    Continuation,
+    HandoverFailed,
+    PolicyUnavailable,
+    PromptTooLong,
+    RequestRefused,
+    Sampling,
+)
 from trainer.policy.torch_engine import TorchEngine
 from trainer.routing import FAILURES
 
@@ -24,10 +33,15 @@ class Mortal(TorchEngine):
     def __init__(self, model, **more):
         super().__init__(model, **more)
         self.dead = self.full = self.forgetful = self.blind = self.stuck = False
-        self.asked = 0
+        self.asked, self.hangs_s, self.refusal = 0, 0.0, None
 
     async def generate(self, ids, sampling, *, request_id):
         self.asked += 1
+        if self.refusal:
+            raise self.refusal
+        if self.hangs_s:
+            await anyio.sleep(self.hangs_s)
+            raise PolicyUnavailable("mortal", f"no answer within {self.hangs_s} s")
         if self.dead:
             raise PolicyUnavailable("mortal", "connection refused")
         return await super().generate(ids, sampling, request_id=request_id)
@@ -46,6 +60,26 @@ class Mortal(TorchEngine):
             self._version = version
         else:
             await super().update(weights, version)
+
+
+class Remote(Mortal):
+    """One that runs whether a pool has it or not, as a server does: the test runs it."""
+
+    async def __aenter__(self):
+        if self.dead:
+            raise PolicyUnavailable("remote", "connection refused")
+        return self
+
+    async def __aexit__(self, *exc):
+        pass
+
+    @asynccontextmanager
+    async def running(self):
+        await super().__aenter__()
+        try:
+            yield self
+        finally:
+            await super().__aexit__()
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +239,73 @@ async def test_a_request_of_a_dying_engine_is_answered_by_another(pool, engines)
             await pool.generate([1, 2], SAMPLING, request_id="y")
 
 
+async def test_the_time_that_failing_engines_took_is_waiting_and_not_the_models(pool, engines):
+    async with pool:
+        engines[0].hangs_s = 0.3
+        got = await pool.generate([1, 2], SAMPLING, request_id="x")
+        assert engines[0].asked == engines[1].asked == 1
+        assert got.queue_s >= 0.3
+
+
+async def test_a_request_that_an_engine_refuses_says_nothing_of_the_engine(pool, engines):
+    async with pool:
+        engines[0].refusal = RequestRefused("mortal", "HTTP 400")
+        for i in range(FAILURES + 1):
+            await pool.generate([1], SAMPLING, request_id=f"r{i}")
+        assert engines[0].asked == engines[1].asked == FAILURES + 1
+        assert pool.out == {}
+        engines[1].refusal = RequestRefused("mortal", "HTTP 400")
+        with pytest.raises(PolicyUnavailable, match="HTTP 400"):
+            await pool.generate([1], SAMPLING, request_id="nobody takes it")
+
+
+async def test_a_prompt_that_is_too_long_is_told_at_once(pool, engines):
+    async with pool:
+        engines[0].refusal = PromptTooLong("mortal", "too long")
+        for i in range(FAILURES + 1):
+            with pytest.raises(PromptTooLong):
+                await pool.generate([1], SAMPLING, request_id=f"r{i}")
+        assert engines[1].asked == 0
+        assert pool.out == {}
+
+
+async def test_an_engine_that_is_not_there_at_the_start_comes_in_later_with_the_newest_weights(weights, pauses):
+    late = Remote(tiny(7))
+    late.dead = True
+    async with late.running(), PolicyPool({"a": late, "b": Mortal(tiny(7))}, sleep=pauses) as pool:
+        assert pool.out == {"a": "connection refused"}
+        await pool.update(weights(1), 1)
+        await pauses.end()
+        await pauses.begun()
+        assert pool.out == {"a": "connection refused"}
+        late.dead = False
+        await pauses.end()
+        with anyio.fail_after(30):
+            while pool.out:
+                await pool.generate([1], SAMPLING, request_id="until it is in")
+        assert late.version == 1
+        assert await late.unlike(weights(1)) == []
+
+
+async def test_before_any_hand_over_an_engine_that_comes_late_serves_no_older_weights_than_the_others(pauses):
+    late, newer = Remote(tiny(7), version=2), Mortal(tiny(7), version=3)
+    late.dead = True
+    async with late.running(), PolicyPool({"a": late, "b": newer}, sleep=pauses) as pool:
+        late.dead = False
+        await pauses.end()
+        await pauses.begun()
+        assert pool.out == {"a": "it serves version 2, not 3"}
+
+
+async def test_when_no_engine_is_there_the_pool_does_not_start():
+    engines = {name: Remote(tiny(7)) for name in "ab"}
+    for engine in engines.values():
+        engine.dead = True
+    with pytest.raises(PolicyUnavailable, match="connection refused"):
+        async with PolicyPool(engines):
+            pass
+
+
 async def test_an_engine_that_keeps_failing_is_out_until_it_serves_the_learners_weights_again(
     pool, engines, weights, pauses
 ):
@@ -265,6 +366,64 @@ async def test_one_deadline_holds_for_all_engines(engines, weights):
     async with PolicyPool({"a": engines[0], "b": engines[1]}, deadline_s=0.1) as pool:
         with pytest.raises(HandoverFailed, match=r"version 1 was not done in 0\.1 s"):
             await pool.update(weights(1), 1)
+
+
+async def test_a_hand_over_does_not_wait_for_an_engine_that_is_out(pool, engines, weights, pauses):
+    async with pool:
+        engines[0].dead = True
+        await pool.update(weights(1), 1)
+        engines[0].dead, engines[0].stuck = False, True
+        await pauses.end()
+        with anyio.fail_after(60):
+            while not pool._giving:
+                await anyio.wait_all_tasks_blocked()
+            await pool.update(weights(2), 2)  # while the try to give it version 1 hangs
+        assert list(pool.out) == ["a"]
+        engines[0].stuck = False
+        await pauses.end()
+        with anyio.fail_after(30):
+            while pool.out:
+                await pool.generate([1], SAMPLING, request_id="until it is back")
+        assert [engine.version for engine in engines] == [2, 2]
+
+
+async def test_weights_of_an_engine_that_is_still_given_them_are_in_use(pool, engines, weights):
+    async with pool:
+        engines[0].stuck = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.update, weights(5), 5)
+            with anyio.fail_after(30):
+                while not pool._giving:
+                    await anyio.wait_all_tasks_blocked()
+            assert 5 in pool.in_use
+            group.cancel_scope.cancel()
+        assert not pool._giving
+
+
+async def test_an_engine_that_took_weights_while_newer_ones_were_given_is_not_back(pool, weights):
+    async with pool:
+        await pool.update(weights(1), 1)
+        older, seat = pool._given, pool.router.seats[0]
+        await pool.update(weights(2), 2)
+        pool.router.leave(seat, "it was started again")
+        await pool._hand_over(seat, older)
+        assert pool.out == {"a": "it was started again"}
+
+
+async def test_with_all_engines_out_a_hand_over_is_what_brings_one_back(pool, engines, weights, pauses):
+    async with pool:
+        engines[0].full = engines[1].full = True
+        with pytest.raises(HandoverFailed):
+            await pool.update(weights(1), 1)
+        engines[1].full = False
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.update, weights(2), 2)
+            with anyio.fail_after(30):
+                while pool._given.number == 1:
+                    await anyio.wait_all_tasks_blocked()
+            await pauses.end()
+        assert pool.version == 2
+        assert list(pool.out) == ["a"]
 
 
 async def test_the_check_of_a_hand_over_is_told(pool, weights):

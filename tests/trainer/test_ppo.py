@@ -200,6 +200,18 @@ def test_bfloat16_is_what_is_computed_in_and_nothing_that_is_kept():
     assert got["entropy"] == pytest.approx(exact["entropy"], abs=0.02)
 
 
+def test_the_policy_may_come_to_rest():
+    one = learner(with_changes(policy_anneal=2, critic_lr=1e-3))
+    rates = []
+    for seed in range(3):
+        before = weights(one.policy)
+        one.update(episodes(one.policy, seed=seed))
+        rates.append(one.policy_optimiser.param_groups[0]["lr"])
+    assert rates == [1e-3, 5e-4, 0.0]
+    assert torch.equal(weights(one.policy), before)
+    assert one.critic_optimiser.param_groups[0]["lr"] == 1e-3
+
+
 def test_engines_that_serve_another_policy_are_told_without_the_decoupled_objective_too():
     one = learner(with_changes(behaviour_cap=None, max_gap=0.01))
     batch = episodes(one.policy)

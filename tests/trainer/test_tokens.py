@@ -4,11 +4,16 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from runtime.agent.episode import run_episode
 from runtime.agent.policy import PolicyTurn
+from runtime.agent.scripted import ScriptedSession
+from runtime.agent.settings import AgentSettings
 from runtime.chat.messages import ChatMessage
+from runtime.errors import ChatUnavailable, ContextOverflow
 from runtime.trajectory import Tokens, Trajectory, Turn
+from sandbox.spec import FailureClass
 from trainer.policy.agent import PrefixBroken, TokenPolicy, render, sample_of
-from trainer.policy.protocol import Continuation
+from trainer.policy.protocol import Continuation, PolicyUnavailable, PromptTooLong, RequestRefused
 from trainer.tokens import FORMATS, Encoder
 
 SPECIAL = [
@@ -115,6 +120,47 @@ async def test_a_turn_cut_at_the_limit_is_closed_by_a_token_nobody_sampled(token
     assert shown(tokenizer, sample.ids) == EXPECTED["qwen2.5"]
     trained = [token for token, m in zip(sample.ids, sample.mask, strict=True) if m]
     assert shown(tokenizer, trained) == "AB<|im_end|>"
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+async def test_prompt_and_answer_fit_the_context_to_the_last_token(tokenizer, name):
+    encoder, asked = Encoder(tokenizer, FORMATS[name]), []
+
+    class Wordy:
+        """Acts until it is out of room."""
+
+        async def generate(self, ids, sampling, *, request_id):
+            asked.append((len(ids), sampling.max_tokens))
+            said = [*encoder.text(f"<command>echo {request_id}</command>"), *encoder.stop_ids]
+            return Continuation(ids=said, logprobs=[-1.0] * len(said), versions=[0] * len(said), finish="stop")
+
+    settings = AgentSettings(context_tokens=800, min_answer_tokens=60, prompt="terse")
+    policy, session = TokenPolicy(Wordy(), encoder), ScriptedSession(lambda _command: "seen")
+    episode = await run_episode(policy, session, "Do it.", settings, key="item/1")
+    assert episode.failure is FailureClass.CONTEXT_LENGTH
+    assert len(asked) > 1
+    assert {prompt + most for prompt, most in asked} == {800}
+    assert [prompt for prompt, _ in asked] == [turn.prompt_tokens for turn in episode.turns]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (PromptTooLong("e", "too long"), ContextOverflow),
+        (RequestRefused("e", "HTTP 400"), ChatUnavailable),
+        (PolicyUnavailable("e", "down"), ChatUnavailable),
+    ],
+)
+async def test_a_prompt_that_the_engine_finds_too_long_is_an_overflow_and_a_failing_engine_none(
+    tokenizer, error, raised
+):
+    class Failing:
+        async def generate(self, ids, sampling, *, request_id):
+            raise error
+
+    policy = TokenPolicy(Failing(), Encoder(tokenizer, FORMATS["qwen2.5"]))
+    with pytest.raises(raised):
+        await policy.act([ChatMessage(role="user", content="U")], max_tokens=9, temperature=1.0, key="k")
 
 
 @pytest.mark.parametrize("marker", SPECIAL)

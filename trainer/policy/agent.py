@@ -12,9 +12,9 @@ import time
 
 from runtime.agent.policy import History, PolicyTurn
 from runtime.chat.messages import ChatMessage
-from runtime.errors import ChatUnavailable
+from runtime.errors import ChatUnavailable, ContextOverflow
 from runtime.trajectory import Tokens, Trajectory
-from trainer.policy.protocol import PolicyClient, PolicyUnavailable, Sampling
+from trainer.policy.protocol import PolicyClient, PolicyUnavailable, PromptTooLong, Sampling
 from trainer.sample import Sample
 from trainer.tokens import Encoder, Transcript
 
@@ -44,6 +44,8 @@ class TokenPolicy:
             got = await self._client.generate(prompt, sampling, request_id=key)
         except PolicyUnavailable as error:
             raise ChatUnavailable(error.endpoint, error.reason) from error
+        except PromptTooLong as error:
+            raise ContextOverflow(error.endpoint, error.reason) from error
         return PolicyTurn(
             text=self._encoder.decode(got.ids),
             finish=got.finish,
@@ -61,6 +63,9 @@ class TokenPolicy:
 
     def count_tokens(self, text: str) -> int:
         return len(self._encoder.text(text))
+
+    def count_prompt(self, history: History) -> int:
+        return len(render(self._encoder, history))
 
 
 def render(encoder: Encoder, history: History) -> list[int]:

@@ -48,7 +48,8 @@ class PolicyClient(Protocol):
     async def generate(self, ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Continuation:
         """Continue `ids`.
 
-        Raises: PolicyUnavailable when no engine answers within its deadline; ValueError on an empty prompt.
+        Raises: PolicyUnavailable when no engine answers within its deadline; RequestRefused and PromptTooLong;
+        ValueError on an empty prompt.
         """
         ...
 
@@ -80,13 +81,27 @@ class PolicyClient(Protocol):
         """Version of the weights that new requests will see."""
         ...
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        """Raises: PolicyUnavailable when the engine cannot be reached; it may be entered again then, from any task."""
+        ...
 
     async def __aexit__(self, *exc: object) -> None: ...
 
 
 class PolicyUnavailable(RuntimeFault):
     """No engine could answer: infrastructure, the episode is retried and has no reward."""
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        self.endpoint, self.reason = endpoint, reason
+        super().__init__(f"policy {endpoint}: {reason}")
+
+
+class RequestRefused(PolicyUnavailable):
+    """The engine answers and will not take this one request: no sign that the engine is ill."""
+
+
+class PromptTooLong(RuntimeFault):
+    """The prompt, or what was asked for after it, does not fit the engine's context."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
         self.endpoint, self.reason = endpoint, reason

@@ -15,6 +15,8 @@ serves before it is asked. Probed with SGLang 0.5.20 and 0.5.23; version spans f
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -26,15 +28,25 @@ import anyio
 from anyio import to_thread
 
 from runtime.errors import UserError
-from trainer.policy.protocol import Continuation, HandoverFailed, PolicyUnavailable, Sampling
+from trainer.policy.protocol import (
+    Continuation,
+    HandoverFailed,
+    PolicyUnavailable,
+    PromptTooLong,
+    RequestRefused,
+    Sampling,
+)
 from trainer.policy.sglang_weights import Refused, Road, checksums, from_disk, from_tensors, over_group
 from trainer.policy.weight_files import tensor_shapes
 
 if TYPE_CHECKING:
     import aiohttp
 
+API_KEY = "TERMLOOM_ENGINE_API_KEY"
 _UNDO_S = 5.0
 """For what must be asked of a server after a hand-over was given up."""
+_TOO_LONG = re.compile(r"the model's (maximum )?context length|exceeds the maximum allowed length")
+"""How the server says that a prompt, or a prompt with its answer, does not fit."""
 _UNKNOWN_FORM = (KeyError, TypeError, IndexError, ValueError)
 """What reading an answer raises that is not as expected."""
 
@@ -47,14 +59,15 @@ class SGLangClient:
         base_url: `http://host:port` of the worker itself (a router forwards `/generate` only).
         road: how weights travel; its deadline is that of the scope in which `update` is called.
         deadline_s: for one generation, its time in the server's queue included, and for entering the client.
+
+    Requests carry the key that the environment variable `TERMLOOM_ENGINE_API_KEY` holds, if any.
     """
 
-    def __init__(
-        self, base_url: str, *, road: Road = "disk", deadline_s: float = 600.0, api_key: str | None = None
-    ) -> None:
+    def __init__(self, base_url: str, *, road: Road = "disk", deadline_s: float = 600.0) -> None:
         self.base_url = base_url.rstrip("/")
         self._road, self._deadline_s = road, deadline_s
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        key = os.environ.get(API_KEY)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._version = 0
         self._names: list[str] = []
         """What the weights were called that were served, in order; the last ones are served now."""
@@ -88,7 +101,11 @@ class SGLangClient:
                 await self._wait_in()
                 held_s, served = time.monotonic() - asked, len(self._names) - 1
                 answer = await self._post("/generate", body)
+                answered = time.monotonic()
                 await self._wait_in()
+                held_s += time.monotonic() - answered
+        except Refused as error:
+            raise _refusal(error) from error
         except TimeoutError:
             await self._abort(request_id)
             raise PolicyUnavailable(self.base_url, f"no answer within {self._deadline_s:g} s") from None
@@ -262,6 +279,14 @@ class SGLangClient:
                 await self._post("/abort_request", {"rid": request_id})
             except PolicyUnavailable:
                 return
+
+
+def _refusal(error: Refused) -> Exception:
+    """What a refused generation says of the engine: nothing, when the request is at fault."""
+    if error.status != 400:
+        return error
+    kind = PromptTooLong if _TOO_LONG.search(error.reason) else RequestRefused
+    return kind(error.endpoint, error.reason)
 
 
 def _continuation(

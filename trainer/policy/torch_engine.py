@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -86,22 +87,33 @@ class TorchEngine:
         )
 
     async def score(self, ids: Sequence[int]) -> list[float]:
-        async with self._turn:
+        async with self._standstill():
             return await to_thread.run_sync(ids_logprobs, self._model, list(ids))
 
     async def unlike(self, weights: Path) -> list[str] | None:
         own = self._model.state_dict()
-        async with self._turn:
+        async with self._standstill():
             state = await to_thread.run_sync(read_tensors, weights)
             return sorted(n for n, tensor in state.items() if not torch.equal(own[n].cpu(), tensor.to(own[n].dtype)))
 
     async def update(self, weights: Path, version: int) -> None:
-        async with self._turn:  # sampling stands still: a reader beside it would be slow
+        async with self._standstill():  # a reader beside the sampling would be slow
             try:
                 state = await to_thread.run_sync(read_tensors, weights)
             except Exception as error:
                 raise HandoverFailed("in-process", version, str(error)) from error
             self._take(state, version)
+
+    @asynccontextmanager
+    async def _standstill(self) -> AsyncIterator[None]:
+        """Nothing is sampled meanwhile, which the running requests count as waiting."""
+        async with self._turn:
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                for request in self._running:
+                    request.queue_s += time.monotonic() - began
 
     def _take(self, state: dict[str, Tensor], version: int) -> None:
         """Take over tensors; shapes and names are checked before the first one is touched. Raises: HandoverFailed."""

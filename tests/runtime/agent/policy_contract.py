@@ -40,6 +40,13 @@ class PolicyContract:
         assert second.prompt_tokens > first.prompt_tokens > 0
         assert first.completion_tokens > 0
 
+    async def test_a_prompt_is_counted_from_the_history(self):
+        async with self.open_policy(LINES) as policy:
+            first = await self.act(policy, OPENING)
+            used = first.prompt_tokens + first.completion_tokens
+            assert policy.count_prompt(OPENING) > 0
+            assert policy.count_prompt((*OPENING, first, SEEN)) >= used + policy.count_tokens(SEEN.content)
+
     async def test_a_text_has_more_tokens_than_its_half(self):
         async with self.open_policy(LINES) as policy:
             assert policy.count_tokens("word " * 100) > policy.count_tokens("word " * 50) > 0

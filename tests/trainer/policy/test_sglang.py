@@ -24,7 +24,7 @@ from trainer.checkpoint import newest
 from trainer.handover import PolicyPool, WeightStore
 from trainer.metrics import read_metrics
 from trainer.model import Critic, load_model, save_model, small_llama
-from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, Sampling
+from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, PromptTooLong, Sampling
 from trainer.policy.sglang import SGLangClient
 from trainer.policy.sglang_weights import Refused, from_tensors
 from trainer.policy.torch_engine import TorchEngine
@@ -184,6 +184,13 @@ async def test_weights_of_another_shape_never_reach_the_server(open_client, tmp_
             await client.update(tmp_path, 3)
         with pytest.raises(PolicyUnavailable, match="another shape"):
             await client.generate([1], Sampling(max_tokens=1), request_id="after")
+
+
+async def test_what_does_not_fit_the_servers_context_is_told_as_that(open_client):
+    async with open_client() as client:
+        for prompt, most in (([1], 100_000), ([1] * 100_000, 1)):
+            with pytest.raises(PromptTooLong):
+                await client.generate(prompt, Sampling(max_tokens=most), request_id=f"long/{most}")
 
 
 async def test_a_failed_hand_over_is_mended_by_the_next(open_client, other_dir, tmp_path):

@@ -1,14 +1,17 @@
 """What the SGLang client makes of servers that answer strangely, or not at all; no server of SGLang is needed."""
 
+import json
 import socket
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from runtime.errors import UserError
-from trainer.policy.protocol import HandoverFailed, PolicyUnavailable
+from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, PromptTooLong, RequestRefused, Sampling
 from trainer.policy.sglang import SGLangClient
 
 
@@ -60,3 +63,99 @@ async def test_a_server_that_never_answers_is_not_waited_for():
     ):
         async with SGLangClient(f"http://127.0.0.1:{silent.getsockname()[1]}", deadline_s=0.1):
             pass
+
+
+ANSWER = {
+    "text": "",
+    "output_ids": [7],
+    "meta_info": {
+        "prompt_tokens": 3,
+        "finish_reason": {"type": "length", "length": 1},
+        "weight_version": "v0",
+        "output_token_logprobs": [[-1.5, 7, None]],
+        "queue_time": 0.0,
+    },
+}
+
+
+@asynccontextmanager
+async def serving(*answers):
+    """A client of a server that answers generations with these, (status, body), after the one that probes it."""
+    script, keys = [(200, ANSWER), *answers], []
+
+    async def model_info(request):
+        keys.append(request.headers.get("Authorization"))
+        return web.json_response({"weight_version": "v0", "model_path": "/nowhere"})
+
+    async def server_info(_request):
+        return web.json_response({"tp_size": 1, "pp_size": 1, "device": "cpu", "dtype": "float32"})
+
+    async def generate(_request):
+        status, body = script.pop(0)
+        return web.Response(status=status, text=json.dumps(body), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/model_info", model_info)
+    app.router.add_get("/server_info", server_info)
+    app.router.add_post("/generate", generate)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with SGLangClient(f"http://127.0.0.1:{runner.addresses[0][1]}", deadline_s=30) as client:
+            yield client, keys
+    finally:
+        await runner.cleanup()
+
+
+TOO_LONG = [
+    "The input (301 tokens) is longer than the model's context length (256 tokens).",
+    "Requested token count exceeds the model's maximum context length of 256 tokens. You requested a total of 265"
+    " tokens: 201 tokens from the input messages and 64 tokens for the completion. Please reduce the number of tokens"
+    " in the input messages or the completion to fit within the limit.",
+    "Input length (301 tokens) exceeds the maximum allowed length (250 tokens). Use a shorter input or enable"
+    " --allow-auto-truncate.",
+]
+
+
+@pytest.mark.parametrize("message", TOO_LONG)
+async def test_a_refusal_for_length_is_the_requests_fault(message):
+    async with serving((400, {"error": {"message": message}})) as (client, _):
+        with pytest.raises(PromptTooLong, match="HTTP 400"):
+            await client.generate([1] * 201, Sampling(max_tokens=64), request_id="long")
+
+
+async def test_other_refusals_of_a_request_are_told_from_a_server_that_fails():
+    refused = (400, {"error": {"message": "temperature must be non-negative"}})
+    async with serving(refused, (503, {"detail": "the queue is full"})) as (client, _):
+        with pytest.raises(RequestRefused, match="temperature"):
+            await client.generate([1], Sampling(max_tokens=1), request_id="refused")
+        with pytest.raises(PolicyUnavailable, match="503") as failed:
+            await client.generate([1], Sampling(max_tokens=1), request_id="failed")
+        assert not isinstance(failed.value, RequestRefused)
+
+
+@pytest.mark.parametrize(("key", "sent"), [("secret", "Bearer secret"), ("", None)])
+async def test_requests_carry_the_key_of_the_environment(monkeypatch, key, sent):
+    monkeypatch.setenv("TERMLOOM_ENGINE_API_KEY", key)
+    async with serving() as (_, keys):
+        assert keys == [sent]
+
+
+async def test_an_answer_that_waits_for_the_end_of_a_hand_over_counts_that_as_waiting():
+    got = []
+    async with serving() as (client, _):
+
+        async def answer(_path, _body):
+            client._routable = anyio.Event()  # a hand-over begins while the answer is on its way
+            return ANSWER
+
+        async def ask():
+            got.append(await client.generate([1], Sampling(max_tokens=1), request_id="r"))
+
+        client._post = answer
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.sleep(0.2)
+            client._routable.set()
+    assert got[0].queue_s >= 0.1

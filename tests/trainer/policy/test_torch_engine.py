@@ -1,6 +1,9 @@
 """The in-process engine under the contract, and what is its own."""
 
+import time
+
 import anyio
+import anyio.lowlevel
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -65,6 +68,30 @@ async def test_weights_of_another_shape_change_nothing(open_client, tmp_path, mo
         after = await client.generate([1, 2], Sampling(max_tokens=5, seed=1), request_id="b")
         assert (before.ids, before.logprobs) == (after.ids, after.logprobs)
         assert client.version == 0
+
+
+async def test_while_weights_change_running_requests_wait_and_do_not_work(open_client, other_dir, monkeypatch):
+    def slowly(directory):
+        time.sleep(0.3)
+        return read_tensors(directory)
+
+    monkeypatch.setattr("trainer.policy.torch_engine.read_tensors", slowly)
+    answers = []
+    async with open_client() as client:
+
+        async def long():
+            answers.append(await client.generate([1, 2, 3], Sampling(max_tokens=400), request_id="long"))
+
+        with anyio.fail_after(120):
+            async with anyio.create_task_group() as group:
+                group.start_soon(long)
+                await anyio.lowlevel.checkpoint()
+                before = await client.generate([9], Sampling(max_tokens=4), request_id="meanwhile")
+                await client.update(other_dir, 1)
+    (got,) = answers
+    assert set(got.versions) == {0, 1}
+    assert got.queue_s >= 0.3
+    assert before.queue_s < 0.3
 
 
 async def test_a_checkpoint_that_is_cut_off_changes_nothing(open_client, tmp_path, model_dir):
