@@ -30,7 +30,7 @@ from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, Suite,
 
 Result = TypeVar("Result")
 
-_FINAL = (FailureClass.GRADE_TIMEOUT, FailureClass.REWARD_INVALID)
+TESTS_OWN = (FailureClass.GRADE_TIMEOUT, FailureClass.REWARD_INVALID)
 """Verdicts without a reward that are the tests' own doing."""
 
 _TRIES = 3
@@ -149,7 +149,7 @@ class Bench:
     async def grade(self, image: str, suite: Suite, purpose: str) -> Verdict:
         """Run tests over an image. Raises: RetryLater when infrastructure kept them from being run."""
         verdict = await self._ground.grade(image, suite, purpose)
-        if verdict.reward is None and verdict.failure not in _FINAL:
+        if verdict.reward is None and verdict.failure not in TESTS_OWN:
             raise RetryLater(f"{self._item}: grading failed ({verdict.failure}): {verdict.detail}")
         return verdict
 
