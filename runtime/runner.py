@@ -161,15 +161,18 @@ class Runner:
     async def requeue(self, item: str) -> str | None:
         """Put a dead letter back; returns the name of the item that takes its place.
 
-        None: there is no such letter, or the run is over or drains.
+        None: there is no such letter any more, or the run is over or drains.
         """
         letter = await find_letter(self._store, self._run_id, item)
         if letter is None or self._stopping:
             return None
         entry = successor(self._routes, letter)
-        self._pending[entry.queue, entry.item] = 0  # from here on the run does not end without it
+        place = (entry.queue, entry.item)
+        if place in self._pending:
+            return None  # another call is at it
+        self._pending[place] = 0  # from here on the run does not end without it
         if not await self._store.requeue(self._run_id, letter, entry):
-            del self._pending[entry.queue, entry.item]
+            del self._pending[place]
             if not self._pending:
                 self._stop()
             return None
