@@ -91,6 +91,13 @@ def test_verification_fails_when_one_certificate_does_not_hold(capsys: pytest.Ca
     assert show_verification({Path("a"): []}, as_json=True) == 0
 
 
+def test_what_a_task_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_verification({Path("a\x1b[2J"): ["its log: \x1b]0;pwned\x07"]}, as_json=False)
+    shown = capsys.readouterr().out
+    assert "pwned" in shown
+    assert "\x1b" not in shown
+
+
 def test_fewer_tasks_than_asked_for_are_a_failure_that_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
