@@ -21,7 +21,7 @@ from generators.messages import Environment
 from generators.roles import Cast, Played, Solver
 from runtime.ground import Ground
 from runtime.limits import Limits as NamedLimits
-from runtime.settings import GenerateSettings
+from runtime.settings import AgentSection, GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
 from sandbox.errors import EngineFault, ServiceUnhealthy
@@ -62,6 +62,8 @@ class GenerationContext:
     run_id: str
     seed: int
     out: Path
+    agent: AgentSection = field(default_factory=AgentSection)
+    """Which the chat author's endpoint plays."""
     images: HeldImages = field(default_factory=HeldImages)
 
     def bench(self, item: str, environment: Environment) -> Bench:
