@@ -156,10 +156,15 @@ def read_certificate(task: Task) -> Certificate:
         raise CertificateInvalidError(issues) from None
 
 
+def missing(certificate: Certificate, task: Task) -> list[str]:
+    """Files that were certified and are not there."""
+    return sorted(certificate.files.keys() - file_hashes(task).keys())
+
+
 def differences(certificate: Certificate, task: Task) -> list[str]:
     """How the directory differs from what was certified."""
     now, then = file_hashes(task), certificate.files
-    found = [f"{path} is missing" for path in sorted(then.keys() - now.keys())]
+    found = [f"{path} is missing" for path in missing(certificate, task)]
     found += [f"{path} was added" for path in sorted(now.keys() - then.keys())]
     found += [f"{path} was changed" for path in sorted(now.keys() & then.keys()) if now[path] != then[path]]
     if not found and task.hash() != certificate.task_hash:

@@ -21,7 +21,7 @@ from generators.messages import Environment
 from generators.roles import Cast, Played, Solver
 from runtime.ground import Ground
 from runtime.limits import Limits as NamedLimits
-from runtime.settings import GenerateSettings
+from runtime.settings import AgentSection, GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
 from sandbox.errors import EngineFault, ServiceUnhealthy
@@ -30,7 +30,7 @@ from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, Suite,
 
 Result = TypeVar("Result")
 
-_FINAL = (FailureClass.GRADE_TIMEOUT, FailureClass.REWARD_INVALID)
+TESTS_OWN = (FailureClass.GRADE_TIMEOUT, FailureClass.REWARD_INVALID)
 """Verdicts without a reward that are the tests' own doing."""
 
 _TRIES = 3
@@ -62,6 +62,8 @@ class GenerationContext:
     run_id: str
     seed: int
     out: Path
+    agent: AgentSection = field(default_factory=AgentSection)
+    """Which the chat author's endpoint plays."""
     images: HeldImages = field(default_factory=HeldImages)
 
     def bench(self, item: str, environment: Environment) -> Bench:
@@ -149,7 +151,7 @@ class Bench:
     async def grade(self, image: str, suite: Suite, purpose: str) -> Verdict:
         """Run tests over an image. Raises: RetryLater when infrastructure kept them from being run."""
         verdict = await self._ground.grade(image, suite, purpose)
-        if verdict.reward is None and verdict.failure not in _FINAL:
+        if verdict.reward is None and verdict.failure not in TESTS_OWN:
             raise RetryLater(f"{self._item}: grading failed ({verdict.failure}): {verdict.detail}")
         return verdict
 

@@ -11,12 +11,12 @@ import msgspec
 
 from generators.context import GenerationContext
 from generators.outdir import MANIFEST, RunPlace, place_of, prepare
-from generators.run import check, open_players, run_generation
+from generators.run import Begun, check, open_players, run_generation
 from generators.stages import STAGES
 from runtime.daemon.kind import JobKind, JobPlace, JobWork, Travel
 from runtime.errors import UserError
 from runtime.limits import Limits
-from runtime.settings import GenerateSettings, Settings
+from runtime.settings import Settings
 from runtime.store import Store
 from sandbox.engine import Engine
 
@@ -56,7 +56,7 @@ async def _run(work: JobWork) -> dict[str, Any]:
 
 
 def _recorded(context: GenerationContext) -> str:
-    return context.settings.model_dump_json()
+    return Begun(generate=context.settings, agent=context.agent).model_dump_json()
 
 
 @asynccontextmanager
@@ -64,18 +64,19 @@ async def _worker(
     settings: Settings, run_id: str, recorded: str, engine: Engine, limits: Limits
 ) -> AsyncIterator[GenerationContext]:
     """What the stages are given in a process that only works: its model calls have a ledger of their own."""
-    ours = GenerateSettings.model_validate_json(recorded)
+    began = Begun.model_validate_json(recorded)
     async with (
         Store(settings.paths.state / "work" / f"{run_id}.sqlite") as store,
-        open_players(ours, settings, store) as players,
+        open_players(began.generate, began.over(settings), store) as players,
     ):
         context = GenerationContext(
             engine=engine,
             limits=limits,
             players=players,
-            settings=ours,
+            settings=began.generate,
+            agent=began.agent,
             run_id=run_id,
-            seed=ours.seed,
+            seed=began.generate.seed,
             out=settings.paths.state / "work" / run_id,
         )
         try:

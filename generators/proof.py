@@ -68,7 +68,9 @@ class Prover:
 
     async def script(self) -> Verdict:
         """`solution/solve.sh` as the agent user, graded by the task's own `tests/test.sh`: what other runners do."""
-        script = next(file for file in self._task.files if file.path == SOLUTION)
+        script = next((file for file in self._task.files if file.path == SOLUTION), None)
+        if script is None:
+            raise UnfitError("solution_script", f"there is no {SOLUTION}")
 
         async def play(sandbox: Sandbox) -> None:
             await sandbox.exec(["/bin/bash", "-s"], stdin=script.data, timeout_s=_SCRIPT_TIMEOUT_S)

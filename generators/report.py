@@ -16,6 +16,7 @@ from generators.quota import filled
 from generators.summary import Summary
 from generators.taxonomy import Taxonomy, load_taxonomy
 from runtime.errors import TaskInvalid
+from runtime.plain_text import printable
 from runtime.progress import table
 from runtime.runner import RunResult
 from runtime.settings import Quota
@@ -136,8 +137,8 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _write_json(value: Mapping[str, Any]) -> None:
-    _write_line(json.dumps(value, ensure_ascii=False))
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def _write_line(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(printable(line) + "\n")

@@ -7,6 +7,7 @@ goes on with the settings it began with.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
@@ -28,7 +29,7 @@ from runtime.events import OnEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.runner import Runner, RunResult
-from runtime.settings import ChatSettings, GenerateSettings, Section, Settings
+from runtime.settings import AgentSection, ChatSettings, GenerateSettings, Section, Settings
 from runtime.stage import Stage
 from runtime.store import Store
 from sandbox.engine import Engine
@@ -60,16 +61,19 @@ async def run_generation(
     Raises: UserError, StoreError, ChatRejected, SandboxError.
     """
     async with Store(place.store) as store:
-        run = await store.open_run(place.run_id, command=COMMAND, settings=settings.generate.model_dump_json())
-        ours = recorded_settings(COMMAND, settings.generate, run.settings, given)
+        now = Begun(generate=settings.generate, agent=settings.agent)
+        run = await store.open_run(place.run_id, command=COMMAND, settings=now.model_dump_json())
+        began = resumed(now, Begun.read(run.settings, now), given)
+        ours = began.generate
         limits = limits or Limits(settings.limits.sizes())
         source = candidate_source(ours, place.run_id)
-        async with open_players(ours, settings, store) as players, MemoryBus() as bus:
+        async with open_players(ours, began.over(settings), store) as players, MemoryBus() as bus:
             context = GenerationContext(
                 engine=engine,
                 limits=limits,
                 players=players,
                 settings=ours,
+                agent=began.agent,
                 run_id=place.run_id,
                 seed=ours.seed,
                 out=place.out,
@@ -171,10 +175,36 @@ def _categories(settings: GenerateSettings) -> tuple[str, ...]:
     return settings.categories or tuple(covered)
 
 
-def recorded_settings(section: str, now: Recorded, recorded: str, given: Collection[str]) -> Recorded:
+class Begun(Section):
+    """What a run is recorded with: all that the tasks it makes depend on, but for the endpoints."""
+
+    generate: GenerateSettings
+    agent: AgentSection
+    """Which the chat author's endpoint plays."""
+
+    @classmethod
+    def read(cls, recorded: str, now: Begun) -> Begun:
+        """A record of the earlier form holds the section `generate` alone: the agent is that of `now`."""
+        written = json.loads(recorded)
+        return cls.model_validate(written if "generate" in written else {"generate": written, "agent": now.agent})
+
+    def over(self, settings: Settings) -> Settings:
+        """The settings in force for the run."""
+        return settings.model_copy(update=dict(self))
+
+
+def resumed(now: Begun, then: Begun, given: Collection[str]) -> Begun:
+    """What a run that began as `then` goes on with. Raises: UserError when something else is asked for."""
+    generate = recorded_settings(COMMAND, now.generate, then.generate, given)
+    if generate.author != "chat":
+        return Begun(generate=generate, agent=now.agent)
+    return Begun(generate=generate, agent=recorded_settings("agent", now.agent, then.agent, ()))
+
+
+def recorded_settings(section: str, now: Recorded, then: Recorded, given: Collection[str]) -> Recorded:
     """The settings a run goes on with: those it began with. Raises: UserError when others are asked for."""
     model = type(now)
-    then, default = model.model_validate_json(recorded), model()
+    default = model()
     for name in model.model_fields:
         asked, began, usual = (getattr(settings, name) for settings in (now, then, default))
         if asked != began and (name in given or asked != usual):

@@ -35,6 +35,7 @@ from runtime.errors import UserError
 from runtime.events import OnEvent
 from runtime.interrupts import interrupts
 from runtime.limits import Limits
+from runtime.plain_text import printable
 from runtime.progress import show_progress, table
 from runtime.routes import Routes
 from runtime.runner import Runner
@@ -153,7 +154,7 @@ def show(yields: Sequence[FamilyYield], *, seeds: int) -> int:
     certified, failures = sum(y.certified for y in yields), [failure for y in yields for failure in y.failures]
     left = seeds * len(yields) - certified - len(failures)
     lines = [*failures, f"{certified} tasks of {len(yields)} families certified, {len(failures)} rejected, {left} left"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(printable("\n".join(lines)) + "\n")
     return 1 if failures or left else 0
 
 

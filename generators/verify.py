@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 
 from generators.assemble import INITIAL_TESTS, SOLUTION
-from generators.certificate import Certificate, CertificateInvalidError, differences, read_certificate
+from generators.certificate import Certificate, CertificateInvalidError, differences, missing, read_certificate
 from generators.context import Bench, replay
 from generators.foreign import is_foreign, try_out
 from generators.handling import UnfitError
@@ -84,7 +84,10 @@ async def verify_task(
         if is_foreign(task):
             return await try_out(bench, task)
         certificate = read_certificate(task)
-        return differences(certificate, task) + await _earn(bench, task, certificate, command_timeout_s)
+        found = differences(certificate, task)
+        if missing(certificate, task):
+            return found  # there is nothing to earn it with
+        return found + await _earn(bench, task, certificate, command_timeout_s)
     except TaskInvalid as invalid:
         return list(invalid.problems)
     except (CertificateInvalidError, UnfitError) as problem:

@@ -30,6 +30,7 @@ from runtime.causes import first_cause
 from runtime.errors import RuntimeFault, TaskInvalid, UserError
 from runtime.interrupts import EXIT_CODE, Interrupted
 from runtime.machine import refusal
+from runtime.plain_text import printable
 from sandbox.errors import SandboxError
 
 GROUP = "termloom.commands"
@@ -79,7 +80,7 @@ def run(arguments: Sequence[str], *, group: str = GROUP) -> int:
             raise
     else:
         return result if isinstance(result, int) else 0
-    sys.stderr.write(f"termloom: {' '.join(message.split())}\n")
+    sys.stderr.write(f"termloom: {printable(' '.join(message.split()))}\n")
     return code
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runtime.errors import UserError
 from runtime.options import Common
+from runtime.plain_text import printable
 
 if TYPE_CHECKING:
     from runtime.daemon.client import DaemonClient
@@ -255,18 +256,11 @@ def _age(seconds: float) -> str:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     from rich.console import Console
-    from rich.markup import escape
 
     from runtime.progress import table
 
-    made = table(columns, [[escape(_printable(cell)) for cell in row] for row in rows], title=title)
-    Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH).print(made)
+    Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH).print(table(columns, rows, title=title))
 
 
 def _line(text: str) -> None:
-    sys.stdout.write(_printable(text) + "\n")
-
-
-def _printable(text: str) -> str:
-    """What others wrote does not steer the terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
+    sys.stdout.write(printable(text) + "\n")

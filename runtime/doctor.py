@@ -28,6 +28,7 @@ import anyio.to_thread
 import msgspec
 
 from runtime.options import Common
+from runtime.plain_text import printable
 from runtime.settings import Settings
 
 Level = Literal["ok", "note", "warning", "failure"]
@@ -93,7 +94,8 @@ def show_findings(findings: Sequence[Finding], *, as_json: bool) -> int:
         return int(failed)
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
-        sys.stdout.write(f"{finding.level:8} {finding.check:{width}}  {finding.value} (looked for: {finding.limit})\n")
+        value = printable(finding.value)
+        sys.stdout.write(f"{finding.level:8} {finding.check:{width}}  {value} (looked for: {finding.limit})\n")
         if finding.remedy:
             sys.stdout.write(f"{'':8} {'':{width}}  -> {finding.remedy}\n")
     return int(failed)

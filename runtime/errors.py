@@ -5,6 +5,7 @@ RuntimeFault
 ├── TaskInvalid          a task directory that cannot be read: all problems at once
 ├── BusClosed            publish or consume after the bus was closed: a broken invariant
 ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
+├── WorkRefused          another process cannot do a run's work before its user mends something: ends the run
 ├── MachineRefused       the machine has no room, right or handle left, anywhere else: ends the run
 └── ChatError            one model call that finally failed; the subclass is the failure class
     ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage, then drains
@@ -76,6 +77,10 @@ class MachineRefused(RuntimeFault):
     def __init__(self, where: str, reason: str, remedy: str) -> None:
         self.where, self.reason, self.remedy = where, reason, remedy
         super().__init__(f"{where}: {reason}. {remedy}")
+
+
+class WorkRefused(RuntimeFault):
+    """What a process on another machine said of the work that it was sent: only the user can mend it."""
 
 
 class AnswerUnusable(RuntimeFault):

@@ -16,6 +16,7 @@ import structlog
 
 from runtime.errors import UserError
 from runtime.events import Kind, RunEvent
+from runtime.plain_text import printable
 
 _SHARED: tuple[structlog.typing.Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -42,7 +43,8 @@ def logging_to(path: Path) -> Iterator[None]:
         raise UserError(str(path), error.strerror or str(error), "Choose another state directory") from None
     file.setFormatter(_formatter(structlog.processors.format_exc_info, structlog.processors.JSONRenderer()))
     screen = _StandardError(logging.WARNING)
-    screen.setFormatter(_formatter(structlog.dev.ConsoleRenderer(colors=False)))
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    screen.setFormatter(_formatter(plain, _shown))
     structlog.configure(
         processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -79,6 +81,11 @@ class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
+
+
+def _shown(_: object, __: str, line: structlog.typing.EventDict) -> str:
+    """The last on the way to a screen: what a renderer made of the event."""
+    return printable(str(line))
 
 
 def _formatter(*last: structlog.typing.Processor) -> logging.Formatter:

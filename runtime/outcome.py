@@ -20,12 +20,13 @@ from runtime.errors import (
     ContextOverflow,
     StoreError,
     UserError,
+    WorkRefused,
 )
 from runtime.machine import refusal
 from runtime.stage import Message, RetryLater
 from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost, ServiceUnhealthy
 
-_ENDS_THE_RUN = (UserError, ChatRejected, StoreError, BusClosed, EngineUnavailable)
+_ENDS_THE_RUN = (UserError, ChatRejected, StoreError, BusClosed, EngineUnavailable, WorkRefused)
 _INFRASTRUCTURE = (ChatUnavailable, EngineFault, SandboxLost, ServiceUnhealthy)
 
 

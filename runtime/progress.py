@@ -19,6 +19,7 @@ import msgspec
 
 from runtime.causes import first_cause
 from runtime.events import Kind, OnEvent, RunEvent
+from runtime.plain_text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -211,15 +212,19 @@ def _table(tally: Tally) -> Table:
 
 def _told(event: RunEvent) -> str:
     if event.kind in _LINES:
-        return event.detail
+        return printable(event.detail)
     where = " ".join(part for part in (event.stage, event.item) if part)
     last = event.detail.strip().rpartition("\n")[2]  # of a traceback: the exception; all of it is in the journal
-    return f"{event.kind}{': ' + where if where else ''}: {last}"
+    return printable(f"{event.kind}{': ' + where if where else ''}: {last}")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> Table:
-    """A table for `rich.print`; every column but the first is right-aligned where all its cells are numbers."""
+    """A table for `rich.print`; every column but the first is right-aligned where all its cells are numbers.
+
+    Cells are text: neither markup nor what steers a terminal has an effect.
+    """
     from rich.box import SIMPLE
+    from rich.markup import escape
     from rich.table import Table
 
     made = Table(title=title, box=SIMPLE, title_justify="left")
@@ -227,5 +232,5 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str |
         numbers = index > 0 and all(row[index][:1].isdigit() or not row[index] for row in rows)
         made.add_column(column, justify="right" if numbers else "left")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(escape(printable(cell)) for cell in row))
     return made

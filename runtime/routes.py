@@ -36,6 +36,13 @@ class LostItem(Exception):
         super().__init__(f"stage '{stage}' returned {count} messages for item '{item}', not one")
 
 
+class UnencodableMessage(Exception):
+    """A message holds what its bytes cannot, such as half a surrogate pair: the fault of whoever made it."""
+
+    def __init__(self, message: object, reason: Exception) -> None:
+        super().__init__(f"a {type(message).__name__} cannot be written: {reason}")
+
+
 class Routes:
     """The pipeline as data."""
 
@@ -63,7 +70,7 @@ class Routes:
     def outputs(self, stage: Stage, item: str, messages: Sequence[Message]) -> list[Entry]:
         """The entries for what `stage` returned about `item`.
 
-        Raises: UndeclaredMessage, LostItem.
+        Raises: UndeclaredMessage, LostItem, UnencodableMessage.
         """
         own = sum(message.item == item for message in messages)
         if own != 1:
@@ -81,5 +88,8 @@ class Routes:
         return queue
 
     def _entry(self, queue: str, message: Message) -> Entry:
-        terminal = queue not in self.by_queue
-        return Entry(queue=queue, item=message.item, body=self._encoder.encode(message), terminal=terminal)
+        try:
+            body = self._encoder.encode(message)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise UnencodableMessage(message, error) from error
+        return Entry(queue=queue, item=message.item, body=body, terminal=queue not in self.by_queue)

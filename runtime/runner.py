@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import anyio
@@ -32,8 +32,9 @@ from runtime.errors import ItemConflict, StoreError
 from runtime.events import Kind, OnEvent, RunEvent
 from runtime.limits import Limits
 from runtime.outcome import Again, Done, Drain, Ended, Outcome, judge
+from runtime.plain_text import encodable
 from runtime.requeue import find_letter, successor
-from runtime.routes import LostItem, Routes, UndeclaredMessage
+from runtime.routes import LostItem, Routes, UndeclaredMessage, UnencodableMessage
 from runtime.source import Source
 from runtime.stage import Backoff, Message, Rejected, Stage
 from runtime.store import Entry, Note, Store
@@ -160,15 +161,18 @@ class Runner:
     async def requeue(self, item: str) -> str | None:
         """Put a dead letter back; returns the name of the item that takes its place.
 
-        None: there is no such letter, or the run is over or drains.
+        None: there is no such letter any more, or the run is over or drains.
         """
         letter = await find_letter(self._store, self._run_id, item)
         if letter is None or self._stopping:
             return None
         entry = successor(self._routes, letter)
-        self._pending[entry.queue, entry.item] = 0  # from here on the run does not end without it
+        place = (entry.queue, entry.item)
+        if place in self._pending:
+            return None  # another call is at it
+        self._pending[place] = 0  # from here on the run does not end without it
         if not await self._store.requeue(self._run_id, letter, entry):
-            del self._pending[entry.queue, entry.item]
+            del self._pending[place]
             if not self._pending:
                 self._stop()
             return None
@@ -288,7 +292,7 @@ class Runner:
             case Done(messages):
                 try:
                     await self._commit(stage, message.item, messages)
-                except (ItemConflict, LostItem, UndeclaredMessage):
+                except (ItemConflict, LostItem, UndeclaredMessage, UnencodableMessage):
                     await self._again(stage, delivery, message, Again("fault", fault=traceback.format_exc()))
                 else:
                     await delivery.ack()
@@ -306,6 +310,7 @@ class Runner:
     async def _again(self, stage: Stage, delivery: Delivery, message: Message, again: Again) -> None:
         """Count the failed attempt; then another one after a pause, or the end."""
         kind = Kind.FAULT if again.fault else Kind.RETRY
+        again = replace(again, reason=encodable(again.reason), fault=encodable(again.fault))
         detail = again.fault or again.reason
         place = (stage.subscribes, message.item)
         note = Note(item=message.item, kind=kind, stage=stage.name, detail=detail)
@@ -323,7 +328,9 @@ class Runner:
             await delivery.reject(reason)
 
     async def _reject(self, stage: Stage, item: str, reason: str, detail: str, *, given_up: str = "") -> None:
-        rejected = Rejected(item=item, run_id=self._run_id, stage=stage.name, reason=reason, detail=detail)
+        rejected = Rejected(
+            item=item, run_id=self._run_id, stage=stage.name, reason=encodable(reason), detail=encodable(detail)
+        )
         await self._commit(stage, item, [rejected], given_up=given_up)
 
     async def _commit(self, stage: Stage, item: str, messages: Sequence[Message], *, given_up: str = "") -> None:

@@ -2,6 +2,7 @@
 
 The reference must pass every one of k runs: solving attempts that were exactly the reference, each in its own fresh
 sandbox, count; what is missing is run here, and one run always is the solution script under the task's own test.sh.
+A cheater whose episode was not its own to end has shown nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from generators.messages import Certified, Solved
 from generators.proof import NoOp, Prover, explain
 from generators.roles import Played
 from generators.stages.solve import succeeded
-from runtime.stage import Message, Stage
+from runtime.agent.episode import GRADABLE
+from runtime.stage import Message, RetryLater, Stage
 from sandbox.engine import Sandbox
-from sandbox.spec import Verdict
+from sandbox.spec import FailureClass, Verdict
 
 
 @handles("certify")
@@ -33,7 +35,9 @@ async def certify(message: Solved, context: GenerationContext) -> Message:
     missing = max(0, context.settings.certificate_repeats - 1 - counted)
 
     async def cheat(sandbox: Sandbox) -> Played:
-        return await players.cast.cheater.cheat(blueprint, draft, sandbox)
+        played = await players.cast.cheater.cheat(blueprint, draft, sandbox)
+        _refuse_unplayed(message.item, played)
+        return played
 
     (no_op, (cheated, cheater_reward), script, another_day), runs = await anyio.gather(
         anyio.gather(
@@ -85,6 +89,14 @@ def _counted_runs(message: Solved) -> int:
     if failed := [attempt.index for attempt in same if not succeeded(attempt)]:
         raise UnfitError("flaky", f"the reference failed in attempt {failed[0]} and passed in others")
     return len(same)
+
+
+def _refuse_unplayed(item: str, cheated: Played) -> None:
+    """Raises: RetryLater, and UnfitError where the endpoint's filter, which has not changed by then, stopped it."""
+    if cheated.failure == FailureClass.LLM_FILTERED:
+        raise UnfitError("llm_filtered", "the endpoint's filter ended the cheater's episode")
+    if cheated.failure not in GRADABLE:
+        raise RetryLater(f"{item}: the cheater could not act to its end: {cheated.failure}")
 
 
 def _refuse_start(no_op: NoOp, failing: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import anyio
 
 from generators.band import Band, passes
-from generators.context import Bench, GenerationContext
+from generators.context import TESTS_OWN, Bench, GenerationContext
 from generators.handling import UnfitError, handles
 from generators.messages import Attempt, Examined, Reference, Solved
 from generators.roles import Played, Solver
@@ -37,7 +37,7 @@ class StopRule:
 
     most: int
     least: int = 1
-    """Without a band: so many, with one success among them."""
+    """Attempts that infrastructure must leave to be graded; without a band so many, with one success, are enough."""
     band: Band | None = None
     confidence: float = 1.0
     """With a band: how sure its decision must be (`Band.decision`)."""
@@ -48,13 +48,18 @@ class StopRule:
         if len(attempts) >= self.most:
             return True
         if self.band is None:
-            return len(attempts) >= self.least and passes(attempts) > 0
+            return len(_graded(attempts)) >= self.least and passes(attempts) > 0
         decision = self._decision(self.band, attempts)
         return decision is False or (decision is True and (passes(attempts) > 0 or not self.solvable))
 
     def prefix(self, attempts: Sequence[Attempt]) -> int | None:
         """Length of the shortest prefix that settles the matter, None while more attempts are needed."""
         return next((size for size in range(1, len(attempts) + 1) if self.settled(attempts[:size])), None)
+
+    @property
+    def spare(self) -> int:
+        """Attempts that infrastructure may take."""
+        return self.most - min(self.least, self.most)
 
     def inside(self, attempts: Sequence[Attempt]) -> bool:
         """What the band says to attempts that settle the matter."""
@@ -131,7 +136,7 @@ async def _attempts(
 ) -> list[Attempt]:
     """Run attempts in waves, each as large as all before it, and return the deciding prefix.
 
-    Raises: RetryLater when none of them could be graded.
+    Raises: RetryLater, UnfitError when too few of them could be graded.
     """
     bench = context.bench(message.item, message.environment)
     image = await bench.image()
@@ -149,9 +154,23 @@ async def _attempts(
                 group.start_soon(run, index)
         attempts = _in_order(done)
         if (size := rule.prefix(attempts)) is not None:
-            if all(attempt.reward is None for attempt in attempts[:size]):
-                raise RetryLater(f"{message.item}: no attempt could be graded: {attempts[size - 1].failure}")
+            refuse_lost(message.item, rule, attempts[:size])
             return attempts[:size]
+
+
+def refuse_lost(item: str, rule: StopRule, attempts: Sequence[Attempt]) -> None:
+    """Hold what infrastructure took against what it may take.
+
+    Raises: RetryLater; UnfitError where the endpoint's filter took them, whose answers stay as they are.
+    """
+    ungraded = [attempt for attempt in attempts if attempt.reward is None]
+    lost = [attempt for attempt in ungraded if attempt.failure not in TESTS_OWN]
+    filtered = [attempt for attempt in lost if attempt.failure == FailureClass.LLM_FILTERED]
+    if len(filtered) > rule.spare:
+        raise UnfitError("llm_filtered", f"the endpoint's filter ended {len(filtered)} of {len(attempts)} attempts")
+    if len(lost) > rule.spare or len(ungraded) == len(attempts):
+        share = f"{len(ungraded)} of {len(attempts)}"
+        raise RetryLater(f"{item}: {share} attempts could not be graded, the last: {ungraded[-1].failure}")
 
 
 def _in_order(done: dict[int, Attempt]) -> list[Attempt]:

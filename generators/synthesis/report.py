@@ -10,6 +10,7 @@ import msgspec
 from generators.outdir import RunPlace
 from generators.synthesis.run import Outcome
 from generators.synthesis.statistics import Errors, Statistics
+from runtime.plain_text import printable
 from runtime.progress import table
 
 _PLAIN_WIDTH = 160
@@ -33,7 +34,7 @@ def _print(outcome: Outcome, place: RunPlace) -> None:
     console.print(table(("trajectories", "value"), _totals(statistics)))
     rows = [_row(name, errors) for name, errors in statistics.injected.items()]
     console.print(table(("error", "made", "recovered", "rate"), [*rows, _row("(natural)", statistics.natural)]))
-    sys.stdout.write(_verdict(outcome, place) + "\n")
+    sys.stdout.write(printable(_verdict(outcome, place)) + "\n")
 
 
 def _totals(statistics: Statistics) -> list[tuple[str, str]]:

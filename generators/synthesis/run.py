@@ -71,7 +71,8 @@ async def run_synthesis(
     """
     async with Store(place.store) as store:
         run = await store.open_run(place.run_id, command=COMMAND, settings=settings.synthesize.model_dump_json())
-        ours = recorded_settings(COMMAND, settings.synthesize, run.settings, given)
+        then = SynthesizeSettings.model_validate_json(run.settings)
+        ours = recorded_settings(COMMAND, settings.synthesize, then, given)
         plan = planned(tasks, ours, place.run_id)
         limits, shelf = limits or Limits(settings.limits.sizes()), await anyio.to_thread.run_sync(Shelf, place.out)
         async with open_troupe(ours, settings, store) as troupe, MemoryBus() as bus:

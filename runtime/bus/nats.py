@@ -42,6 +42,8 @@ _CONSUMER = "workers"
 _PULL_S = 20.0
 """One pull request lingers so long at the server; then the next."""
 _CONFIRM_S = 3.0
+_LEAVE_S = 5.0
+"""For giving back all that a consumer holds; what is left comes back when its lease runs out."""
 _ROOM_S = 1.0
 """A publisher that waits for room looks again after so long, should the message about it be lost; twice as long the
 others tell it of room."""
@@ -123,13 +125,13 @@ class _Queue:
         token = token_of(key)
         envelope = Envelope(key=key, at=time.time(), body=body)
         if len(body) > self.bus.client.max_payload - _HEADROOM:
-            await self._until_taken(lambda: self._put_body(token, body))
+            await self.until_taken(lambda: self._put_body(token, body))
             envelope = msgspec.structs.replace(envelope, body=None)
         subject, payload, headers = self.names.subject(token), encode(envelope), {"Nats-Msg-Id": once}
         jetstream = self.bus.jetstream
-        await self._until_taken(lambda: jetstream.publish(subject, payload, timeout=_CONFIRM_S, headers=headers))
+        await self.until_taken(lambda: jetstream.publish(subject, payload, timeout=_CONFIRM_S, headers=headers))
 
-    async def _until_taken(self, send: Callable[[], Awaitable[object]]) -> None:
+    async def until_taken(self, send: Callable[[], Awaitable[object]]) -> None:
         while not await self._taken(send):
             self.bus.check_open(self.queue)
             await self._wait_for_room()
@@ -256,9 +258,9 @@ class NatsDelivery:
         return not self._settled and time.monotonic() < self.until
 
     async def ack(self) -> None:
-        if self.live:
-            await self._settle(b"+ACK")
-            await self._queue.forget_body(self._envelope)
+        if self.live and await self._settle(b"+ACK"):
+            with _only_told():
+                await self._queue.forget_body(self._envelope)
 
     async def nack(self, delay_s: float = 0.0) -> None:
         if self.live and self.attempt >= self._queue.options.max_attempts:
@@ -287,23 +289,28 @@ class NatsDelivery:
             await self._queue.bury(self._envelope, reason, attempts)
             await self._settle(b"+TERM")
 
-    async def _settle(self, answer: bytes) -> None:
-        """Shielded: half said, it would be neither ours to give back nor settled until the lease runs out."""
+    async def _settle(self, answer: bytes) -> bool:
+        """Whether it was heard. Shielded: half said, it would be neither ours to give back nor settled until the lease
+        runs out."""
         self._settled = True
         with anyio.CancelScope(shield=True):
-            await self._confirm(answer)
+            heard = await self._confirm(answer)
             if not answer.startswith(b"-NAK"):
                 await self._queue.tell_room()
         self._changed.notify()
+        return heard
 
-    async def _confirm(self, answer: bytes) -> None:
+    async def _confirm(self, answer: bytes) -> bool:
         from nats.errors import ConnectionClosedError
 
+        heard = False
         try:
             with _redelivered():
                 await self._queue.bus.client.request(self._message.reply, answer, timeout=_CONFIRM_S)
+                heard = True
         except ConnectionClosedError:
             raise BusClosed(self._queue.queue) from None
+        return heard
 
 
 class NatsBus:
@@ -361,7 +368,10 @@ class NatsBus:
 
     async def declare(self, queue: str, options: QueueOptions) -> None:
         declared = _Queue(self, queue, options, Names(self._prefix, queue))
-        await declared.declare()
+        if self._queues:
+            await declared.until_taken(declared.declare)
+        else:  # the first one shows at once whether this server has what a queue needs
+            await declared.declare()
         self._queues[queue] = declared
 
     async def publish(self, queue: str, body: bytes, *, key: str) -> None:
@@ -447,9 +457,14 @@ class _Deliveries:
         """Give back what is held and what is on its way, so that it is delivered again at once."""
         if self._queue.bus.client.is_closed:
             return  # the server delivers it again when the leases run out
-        await self._subscription.drain()  # type: ignore[no-untyped-call]
-        for delivery in [*self._held, *[await self._delivery(message) for message in self._arrived]]:
-            await delivery.nack()
+        with anyio.move_on_after(_LEAVE_S), suppress(BusClosed):
+            with _only_told():
+                await self._subscription.drain()  # type: ignore[no-untyped-call]
+            for delivery in self._held:
+                await delivery.nack()
+            for message in self._arrived:
+                with _only_told():
+                    await (await self._delivery(message)).nack()
 
     def ask_again(self) -> None:
         """The requests that lingered at the server are gone."""
@@ -520,7 +535,8 @@ class _Deliveries:
 
 @contextmanager
 def _only_told() -> Iterator[None]:
-    """Around the marks of delays: one that a restarting server does not hear is a wrong number in `state`, no more."""
+    """Around what a restarting server may not hear without harm: of the mark of a delay a wrong number in `state` is
+    left, of a settled body its place in the object store, of what a leaving consumer gives back its lease."""
     from nats.errors import Error
 
     with suppress(Error):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.chat.messages import Completion, Finish, estimate_tokens
+from runtime.plain_text import encodable
 
 _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "filtered", "abort": "abort"}
 """Anything else (`stop`, `tool_calls`, `eos`, ...) is the model's own end."""
@@ -43,7 +44,7 @@ def _read(reply: Any, prompt_estimate: int) -> Completion:
         raise NoAnswerError(reply)
     message = choices[0].message
     text, tool = _text_and_tool(message)
-    reasoning = _clean(getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or "")
+    reasoning = encodable(getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or "")
     usage = reply.usage
     return Completion(
         text=text,
@@ -63,9 +64,5 @@ def _text_and_tool(message: Any) -> tuple[str, str]:
     calls = message.tool_calls or []
     function = getattr(calls[0], "function", None) if calls else None
     if text.strip() or function is None:
-        return _clean(text), ""
-    return _clean(function.arguments or ""), _clean(function.name or "")
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+        return encodable(text), ""
+    return encodable(function.arguments or ""), encodable(function.name or "")

@@ -7,6 +7,7 @@ Invariants:
   command inside reasoning is reasoning. A block that is opened twice begins at the second opening: the first was prose.
 - JSON: the last complete object that stands on its own wins; an array only where there is no object. When the last one
   is cut off nothing wins, not even an earlier draft.
+- Its texts can be written as UTF-8: an escape that is half a surrogate pair becomes `?`.
 - A failure keeps the whole text (`AnswerUnusable`).
 
 A change in what is taken is a new `JSON_VERSION`.
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from runtime.chat.messages import ChatMessage, ChatRequest, Completer, Completion
 from runtime.errors import AnswerUnusable, ContentFiltered
+from runtime.plain_text import encodable
 
 JSON_VERSION = 1
 REASONING_TAGS = ("think", "thinking", "reasoning")
@@ -148,7 +150,8 @@ def _values(text: str) -> Iterator[Any]:
         if start < 0:
             return
         try:
-            value, position = _decoder.raw_decode(text, start)
+            value, end_of_value = _decoder.raw_decode(text, start)
+            value = _encodable(value)
         except json.JSONDecodeError as exc:
             if exc.pos >= end or exc.msg.startswith("Unterminated string"):
                 yield _CutOff()
@@ -159,7 +162,19 @@ def _values(text: str) -> Iterator[Any]:
         except ValueError:
             position = start + 1
         else:
+            position = end_of_value
             yield value
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return encodable(value)
+        case list():
+            return [_encodable(part) for part in value]
+        case dict():
+            return {encodable(key): _encodable(part) for key, part in value.items()}
+    return value
 
 
 def _next_bracket(text: str, position: int) -> int:

@@ -3,7 +3,8 @@
 Invariants:
 - A job is recorded before it is acknowledged, and every change of its state before anything follows from it.
 - What a killed or drained daemon left under way is queued again at the next start and resumes from its store.
-- Two jobs never write into one run; a cancelled one's sandboxes are gone before it is called cancelled.
+- Two jobs never write into one run; a cancelled one's sandboxes are gone before it is called cancelled, or it says why
+  they may not be.
 - A job that fails does not touch the others; kinds of jobs share every limit fairly, however many items each has.
 """
 
@@ -42,6 +43,9 @@ from runtime.store import Store
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
 from sandbox.reaper import reap
+
+_CLEAR_S = 30.0
+"""For removing the sandboxes of a cancelled job."""
 
 Spread = Callable[[JobKind, JobPlace, Settings], tuple[Stage, ...]]
 """A kind's stages as this daemon runs them: here, or sent to other machines."""
@@ -251,10 +255,12 @@ class Jobs:
         except Exception as error:
             self._fail(live, first_cause(error))
         finally:
-            if live.cancelled and live.job.state == "running":
-                await self._clear(live)
-            live.log.close()
-            self._changed.notify()
+            try:
+                if live.cancelled and live.job.state == "running":
+                    self._record(live.job, state="cancelled", detail=await self._clear(live), ended_at=time.time())
+            finally:
+                live.log.close()
+                self._changed.notify()
 
     async def _carry_out(self, job: Job, live: LiveJob) -> dict[str, Any]:
         kind, settings = job_kind(job.kind), self.settings_of(job)
@@ -298,7 +304,14 @@ class Jobs:
         self._log.error("job failed", job=live.job.job, detail=detail)
         self._record(live.job, state="failed", ended_at=time.time(), detail=detail)
 
-    async def _clear(self, live: LiveJob) -> None:
-        with anyio.move_on_after(30, shield=True):
-            await reap(self._engine, now=time.time(), run_id=live.job.run_id)
-        self._record(live.job, state="cancelled", ended_at=time.time())
+    async def _clear(self, live: LiveJob) -> str:
+        """Remove what a cancelled job left in the engine; returns what may still be there, in words."""
+        left = f"no answer within {_CLEAR_S:g} s"
+        with anyio.move_on_after(_CLEAR_S, shield=True):
+            try:
+                reaped = await reap(self._engine, now=time.time(), run_id=live.job.run_id)
+            except SandboxError as error:
+                left = str(error)
+            else:
+                left = "; ".join(f"{record.sandbox_id}: {reason}" for record, reason in reaped.failed)
+        return f"its sandboxes may still be there: {left}" if left else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from runtime.bus.open import open_bus
 from runtime.causes import first_cause
-from runtime.daemon.spread import PREFIX, declare_all
+from runtime.daemon.spread import PREFIX, declare_work
 from runtime.daemon.worker import Worker
 from runtime.engines import open_settings_engine
 from runtime.errors import UserError
@@ -29,7 +29,7 @@ async def join_daemon(settings: Settings, *, say: Callable[[str], None]) -> None
             open_bus(settings.daemon.bus, prefix=PREFIX) as bus,
         ):
             await reap(engine, now=time.time())
-            await declare_all(bus)
+            await declare_work(bus)
             worker = Worker(bus, settings, engine=engine, limits=Limits(settings.limits.sizes()))
             stop.on_drain(worker.drain)
             say(f"working for {settings.daemon.bus}")

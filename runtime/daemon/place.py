@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,25 @@ def find_daemon(state: Path) -> Address | None:
     except (OSError, msgspec.MsgspecError):
         return None
     return address if owner_is_alive(address.owner) else None
+
+
+def name_of(state: Path) -> str:
+    """What the daemon of this state directory is called among those of all machines; the first call decides.
+
+    Raises: UserError.
+    """
+    path = directory(state) / "name"
+    try:
+        if not path.exists():
+            fresh = path.with_suffix(".partial")
+            with fresh.open("w") as file:
+                file.write(secrets.token_hex(8))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        return path.read_text()
+    except OSError as error:
+        raise UserError(str(path), error.strerror or str(error), "Choose another state directory") from None
 
 
 @contextmanager

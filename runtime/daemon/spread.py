@@ -6,9 +6,12 @@ runs `termloom work`.
 
 Invariants:
 - Each attempt is one call with a name of its own; an answer to a call that nobody waits for any more is dropped.
+- Several daemons may share a server and its workers: a call says in which queue its daemon waits for the answer, and
+  a daemon finds its own queue again when it is started anew.
 - A worker that dies leaves its call under a lease that runs out: another one takes it. The daemon that dies sends anew
   what is unfinished at its next start. Handlers are idempotent, so neither shows.
-- What fails over there fails here in the same way: again, at its end, or as a bug with its traceback.
+- What fails over there fails here in the same way: again, at its end, as a bug with its traceback, or, where only the
+  user can mend it, as the end of the run.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ import msgspec
 from runtime.bus.open import open_bus
 from runtime.bus.protocol import Bus, QueueOptions, QueueState
 from runtime.daemon.kind import JobKind, JobPlace, job_kinds
+from runtime.daemon.place import name_of
 from runtime.daemon.sections import travelling
-from runtime.errors import BudgetExhausted, RuntimeFault
+from runtime.errors import BudgetExhausted, RuntimeFault, WorkRefused
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.settings import Settings
@@ -35,7 +39,6 @@ from runtime.stage import Message, Rejected, RetryLater, Stage
 from sandbox.engine import Engine
 
 PREFIX = "termloom-work"
-RESULTS = "results"
 LEASE_S = 30.0
 _OUT_AT_ONCE = 256
 """Calls of one stage that are out or wait for a worker."""
@@ -45,6 +48,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt at one message."""
 
     call: str
+    answers: str
+    """The queue in which the answer is waited for."""
     kind: str
     stage: str
     run_id: str
@@ -58,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a call."""
 
     call: str
-    outcome: Literal["done", "again", "ended", "drain", "fault"]
+    outcome: Literal["done", "again", "ended", "drain", "refused", "fault"]
     bodies: tuple[bytes, ...] = ()
     reason: str = ""
     detail: str = ""
@@ -77,11 +82,15 @@ def stages_that_travel(kind: JobKind) -> list[Stage]:
     return [stage for stage in kind.stages if kind.travel and stage.name in kind.travel.stages]
 
 
-async def declare_all(bus: Bus) -> list[str]:
-    """Every queue between machines, by name."""
+async def declare(bus: Bus, queue: str) -> None:
+    await bus.declare(queue, QueueOptions(lease_s=LEASE_S, max_attempts=2**31 - 1))
+
+
+async def declare_work(bus: Bus) -> list[str]:
+    """Every queue of calls, by name."""
     queues = [queue_of(kind.name, stage.name) for kind in job_kinds().values() for stage in stages_that_travel(kind)]
-    for queue in (*queues, RESULTS):
-        await bus.declare(queue, QueueOptions(lease_s=LEASE_S, max_attempts=2**31 - 1))
+    for queue in queues:
+        await declare(bus, queue)
     return queues
 
 
@@ -98,8 +107,8 @@ class Here:
 class Abroad:
     """Sends calls out and hands answers to those who wait."""
 
-    def __init__(self, bus: Bus, queues: Sequence[str]) -> None:
-        self._bus, self._queues = bus, queues
+    def __init__(self, bus: Bus, queues: Sequence[str], *, answers: str) -> None:
+        self._bus, self._queues, self.answers = bus, queues, answers
         self._waiting: dict[str, tuple[anyio.Event, list[Answer]]] = {}
 
     def stages_for(self, kind: JobKind, place: JobPlace, settings: Settings) -> tuple[Stage, ...]:
@@ -107,7 +116,7 @@ class Abroad:
         return tuple(self._sent(kind, stage, routes, settings) if stage in away else stage for stage in kind.stages)
 
     async def queues(self) -> Sequence[QueueState]:
-        return [await self._bus.state(queue) for queue in (*self._queues, RESULTS)]
+        return [await self._bus.state(queue) for queue in (*self._queues, self.answers)]
 
     def _sent(self, kind: JobKind, stage: Stage, routes: Routes, settings: Settings) -> Stage:
         assert kind.travel is not None, "none of its stages travels"
@@ -116,6 +125,7 @@ class Abroad:
         async def handler(message: Message, context: Any) -> list[Message]:
             call = Call(
                 call=f"{message.run_id}/{stage.name}/{message.item}/{secrets.token_hex(6)}",
+                answers=self.answers,
                 kind=kind.name,
                 stage=stage.name,
                 run_id=message.run_id,
@@ -139,7 +149,7 @@ class Abroad:
 
     async def receive(self) -> None:
         """Hand out answers until cancelled."""
-        async with self._bus.consume(RESULTS, slots=_OUT_AT_ONCE) as deliveries:
+        async with self._bus.consume(self.answers, slots=_OUT_AT_ONCE) as deliveries:
             async for delivery in deliveries:
                 answer = msgspec.msgpack.decode(delivery.body, type=Answer)
                 if waiting := self._waiting.get(answer.call):
@@ -167,6 +177,8 @@ def _opened(answer: Answer, message: Message, stage: Stage, routes: Routes) -> l
             raise RetryLater(answer.reason, delay_s=answer.delay_s)
         case "drain":
             raise BudgetExhausted("a worker", answer.reason)
+        case "refused":
+            raise WorkRefused(answer.detail)
         case "fault":
             raise RemoteFault(answer.detail)
 
@@ -180,7 +192,8 @@ async def open_spread(settings: Settings, engine: Engine, limits: Limits) -> Asy
         yield Here()
         return
     async with open_bus(settings.daemon.bus, prefix=PREFIX) as bus:
-        abroad = Abroad(bus, await declare_all(bus))
+        abroad = Abroad(bus, await declare_work(bus), answers=f"results-{name_of(settings.paths.state)}")
+        await declare(bus, abroad.answers)
         async with anyio.create_task_group() as group:
             group.start_soon(abroad.receive)
             group.start_soon(Worker(bus, settings, engine=engine, limits=limits).run)

@@ -3,7 +3,10 @@
 Invariants:
 - A call's lease is extended while it is in work, and ends with the process.
 - The answer is on the bus before the call is acknowledged.
-- A worker whose engine or disk fails ends loudly and answers nothing: another one takes its calls.
+- What a job asks for and only its user can mend (a model's name, a key, a base environment that is not to be had) is
+  answered: it ends that run, and no worker.
+- A worker whose disk or bus fails ends loudly and answers nothing: another one takes its calls.
+- A call that this version cannot read is a dead letter.
 """
 
 from __future__ import annotations
@@ -20,13 +23,16 @@ import msgspec
 from runtime.bus.protocol import Bus, Delivery
 from runtime.daemon.kind import JobKind, job_kinds
 from runtime.daemon.sections import merged
-from runtime.daemon.spread import LEASE_S, RESULTS, Answer, Call, queue_of, stages_that_travel
+from runtime.daemon.spread import LEASE_S, Answer, Call, declare, queue_of, stages_that_travel
+from runtime.errors import ChatRejected, UserError
 from runtime.limits import Limits
 from runtime.outcome import Again, Done, Drain, Ended, judge
-from runtime.routes import LostItem, Routes, UndeclaredMessage
+from runtime.plain_text import encodable
+from runtime.routes import LostItem, Routes, UndeclaredMessage, UnencodableMessage
 from runtime.settings import Settings
 from runtime.stage import Message, Stage
 from sandbox.engine import Engine
+from sandbox.errors import EngineUnavailable
 
 
 class Worker:
@@ -34,7 +40,10 @@ class Worker:
 
     def __init__(self, bus: Bus, settings: Settings, *, engine: Engine, limits: Limits) -> None:
         self._bus, self._settings, self._engine, self._limits = bus, settings, engine, limits
-        self._contexts: dict[str, _Context] = {}
+        self._contexts: dict[bytes, _Context] = {}
+        """By run and what it was told: a run that is resumed with other settings has another one."""
+        self._answers: set[str] = set()
+        """Queues for answers that are declared here."""
         self._in_work: set[Delivery] = set()
         self._intakes: set[anyio.CancelScope] = set()
         self._draining = False
@@ -71,32 +80,56 @@ class Worker:
         self._in_work.add(delivery)
         try:
             call = msgspec.msgpack.decode(delivery.body, type=Call)
-            context = await self._context(kind, call)
-            answer = await _attempt(stage, routes, call, context)
-            await self._bus.publish(RESULTS, msgspec.msgpack.encode(answer), key=call.call)
+        except msgspec.MsgspecError as error:
+            await delivery.reject(f"no call of this version: {error}")
+        else:
+            await self._answer(call, await self._work_off(kind, stage, routes, call))
             await delivery.ack()
             self.done += 1
         finally:
             self._in_work.discard(delivery)
 
+    async def _answer(self, call: Call, answer: Answer) -> None:
+        if call.answers not in self._answers:
+            await declare(self._bus, call.answers)
+            self._answers.add(call.answers)
+        await self._bus.publish(call.answers, msgspec.msgpack.encode(answer), key=call.call)
+
+    async def _work_off(self, kind: JobKind, stage: Stage, routes: Routes, call: Call) -> Answer:
+        try:
+            context = await self._context(kind, call)
+        except Exception as error:
+            return _told(call, error)
+        return await _attempt(stage, routes, call, context)
+
     async def _context(self, kind: JobKind, call: Call) -> Any:
-        """What the run's stages are given: opened once a run, held until the worker ends."""
-        if call.run_id not in self._contexts:
-            holder = self._contexts[call.run_id] = _Context()
-            self._background.start_soon(self._hold, holder, kind, call)
-        holder = self._contexts[call.run_id]
-        await holder.ready.wait()
+        """What the run's stages are given: opened once, held until the worker ends. Raises: why it cannot be opened."""
+        key = msgspec.msgpack.encode((call.run_id, call.sections, call.recorded))
+        if key not in self._contexts:
+            self._contexts[key] = _Context()
+            self._background.start_soon(self._hold, key, kind, call)
+        holder = self._contexts[key]
+        await holder.settled.wait()
+        if holder.fault is not None:
+            raise holder.fault
         return holder.value
 
-    async def _hold(self, holder: _Context, kind: JobKind, call: Call) -> None:
+    async def _hold(self, key: bytes, kind: JobKind, call: Call) -> None:
         assert kind.travel is not None, "none of its stages travels"
-        settings = merged(self._settings, call.sections)
-        async with kind.travel.worker(
-            settings, call.run_id, call.recorded, self._engine, self._limits.share(kind.name)
-        ) as value:
-            holder.value = value
-            holder.ready.set()
-            await anyio.sleep_forever()
+        holder = self._contexts[key]
+        try:
+            settings = merged(self._settings, call.sections)
+            async with kind.travel.worker(
+                settings, call.run_id, call.recorded, self._engine, self._limits.share(kind.name)
+            ) as holder.value:
+                holder.settled.set()
+                await anyio.sleep_forever()
+        except Exception as error:
+            if holder.settled.is_set():
+                raise
+            holder.fault = error
+            del self._contexts[key]  # the next call tries again
+            holder.settled.set()
 
     async def _extend_leases(self) -> None:
         while True:
@@ -114,22 +147,23 @@ class Worker:
 
 
 class _Context:
-    """The context of one run's stages, once it is there."""
+    """The context of one run's stages, or why there is none, once that is settled."""
 
     def __init__(self) -> None:
-        self.ready = anyio.Event()
+        self.settled = anyio.Event()
         self.value: Any = None
+        self.fault: Exception | None = None
 
 
 async def _attempt(stage: Stage, routes: Routes, call: Call, context: Any) -> Answer:
-    message: Message = routes.decode(call.body)
     try:
+        message: Message = routes.decode(call.body)
         with anyio.move_on_after(stage.deadline_s):
             messages = tuple(await stage.handler(message, context))
             bodies = tuple(entry.body for entry in routes.outputs(stage, message.item, messages))
             return Answer(call=call.call, outcome="done", bodies=bodies)
-    except (LostItem, UndeclaredMessage):
-        return Answer(call=call.call, outcome="fault", detail=traceback.format_exc())
+    except (LostItem, UndeclaredMessage, UnencodableMessage):
+        return Answer(call=call.call, outcome="fault", detail=encodable(traceback.format_exc()))
     except Exception as error:
         return _told(call, error)
     return Answer(call=call.call, outcome="again", reason=f"not done within {stage.deadline_s:g} s")
@@ -137,13 +171,21 @@ async def _attempt(stage: Stage, routes: Routes, call: Call, context: Any) -> An
 
 def _told(call: Call, error: Exception) -> Answer:
     """What an exception comes to, as the runner would judge it. Raises what ends this worker."""
-    match judge(error):
+    try:
+        outcome = judge(error)
+    except (UserError, ChatRejected, EngineUnavailable) as refusal:
+        return Answer(call=call.call, outcome="refused", detail=encodable(str(refusal)))
+    match outcome:
         case Again(reason, delay_s, fault):
             return Answer(
-                call=call.call, outcome="fault" if fault else "again", reason=reason, detail=fault, delay_s=delay_s
+                call=call.call,
+                outcome="fault" if fault else "again",
+                reason=encodable(reason),
+                detail=encodable(fault),
+                delay_s=delay_s,
             )
         case Ended(reason, detail):
-            return Answer(call=call.call, outcome="ended", reason=reason, detail=detail)
+            return Answer(call=call.call, outcome="ended", reason=reason, detail=encodable(detail))
         case Drain(reason):
             return Answer(call=call.call, outcome="drain", reason=reason)
         case Done():

@@ -48,6 +48,8 @@ class Parts:
     files: tuple[File, ...] = (File(path="files/rows.txt", data=b"a row\n" * 417),)
     reference: tuple[str, ...] = ("wc -l < rows.txt > count.txt",)
     cheat: str = "claim"
+    cheat_ends: str = "ok"
+    """How the cheater's episode ends."""
     attempts: int = 4
     repeats: int = 2
     """Runs that the reference must pass; with 12, a test that fails every second time is missed once in 4,000 runs."""
@@ -172,4 +174,5 @@ class _Cheater:
     parts: Parts
 
     async def cheat(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox) -> Played:
-        return await replay(sandbox, CHEATS[self.parts.cheat](draft.instruction), timeout_s=10)
+        played = await replay(sandbox, CHEATS[self.parts.cheat](draft.instruction), timeout_s=10)
+        return dataclasses.replace(played, failure=self.parts.cheat_ends)

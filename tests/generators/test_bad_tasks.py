@@ -11,6 +11,7 @@ from generators.certificate import BandRecord, Certificate
 from generators.context import replay
 from generators.messages import Blueprint, Certified, Draft, Reference, Rejected
 from generators.roles import Played
+from runtime.stage import RetryLater
 from sandbox.engine import Sandbox
 from sandbox.spec import File, SandboxSpec
 from tests.generators.planted import Parts, Planted, planted, through_the_gates
@@ -47,6 +48,20 @@ async def test_a_bad_task_is_rejected_for_its_own_reason(tmp_path: Path, bad: Pl
 
 def test_there_are_thirteen_of_them() -> None:
     assert len(planted()) == 13
+
+
+@pytest.mark.parametrize("ending", ["llm_error", "exec_error"])
+async def test_a_cheater_that_could_not_act_earns_no_certificate(tmp_path: Path, ending: str) -> None:
+    async with namespace_engine(tmp_path / "engine") as engine:
+        with pytest.raises(RetryLater, match=f"the cheater could not act to its end: {ending}"):
+            await through_the_gates(Parts(cheat_ends=ending), engine, tmp_path / "out")
+
+
+async def test_a_cheater_that_the_endpoint_filters_ends_the_item(tmp_path: Path) -> None:
+    async with namespace_engine(tmp_path / "engine") as engine:
+        end = await through_the_gates(Parts(cheat_ends="llm_filtered"), engine, tmp_path / "out")
+    assert isinstance(end, Rejected), "it was certified"
+    assert (end.stage, end.reason) == ("certify", "llm_filtered")
 
 
 async def test_a_vague_request_is_sound_where_a_file_says_what_it_leaves_out(tmp_path: Path) -> None:

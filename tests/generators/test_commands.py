@@ -10,7 +10,7 @@ import pytest
 from generators.assemble import assemble
 from generators.outdir import place_of
 from generators.report import show_summary, show_verification
-from generators.run import open_players
+from generators.run import Begun, open_players, resumed
 from generators.summary import summarise
 from runtime.cli import run
 from runtime.errors import UserError
@@ -91,6 +91,13 @@ def test_verification_fails_when_one_certificate_does_not_hold(capsys: pytest.Ca
     assert show_verification({Path("a"): []}, as_json=True) == 0
 
 
+def test_what_a_task_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_verification({Path("a\x1b[2J"): ["its log: \x1b]0;pwned\x07"]}, as_json=False)
+    shown = capsys.readouterr().out
+    assert "pwned" in shown
+    assert "\x1b" not in shown
+
+
 def test_fewer_tasks_than_asked_for_are_a_failure_that_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +105,30 @@ def test_fewer_tasks_than_asked_for_are_a_failure_that_says_how_to_go_on(
     place = place_of(tmp_path / "out", tmp_path / "state")
     assert show_summary(summarise([], [], wanted=1), result, place, as_json=False) == 1
     assert f"go on with --resume --out {place.out}" in capsys.readouterr().out
+
+
+def begun(*sets: str) -> Begun:
+    settings = load_settings(sets=sets)
+    return Begun(generate=settings.generate, agent=settings.agent)
+
+
+def test_a_resumed_run_keeps_the_agent_it_began_with() -> None:
+    memory = begun("generate.author=chat", "agent.kind=memory")
+    then = Begun.read(memory.model_dump_json(), begun())
+    assert then == memory
+    assert resumed(begun("generate.author=chat"), then, ()).over(load_settings()).agent.kind == "memory"
+    with pytest.raises(UserError, match=r"agent\.kind: is 'terminus-2', but the run began with 'memory'"):
+        resumed(begun("agent.kind=terminus-2"), then, ())
+
+
+def test_a_run_without_agents_may_be_resumed_with_any() -> None:
+    assert resumed(begun("agent.kind=memory"), begun(), ()).agent.kind == "memory"
+
+
+def test_a_record_that_names_no_agent_is_read_with_the_present_one() -> None:
+    earlier = GenerateSettings(author="chat", count=3)
+    now = begun("agent.kind=memory")
+    assert Begun.read(earlier.model_dump_json(), now) == Begun(generate=earlier, agent=now.agent)
 
 
 async def test_a_resumed_run_measures_the_policy_it_began_with(tmp_path: Path) -> None:

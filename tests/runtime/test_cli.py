@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = '''
 import sys
 import anyio
-from runtime.errors import StoreError, UserError
+from runtime.errors import StoreError, TaskInvalid, UserError
 from runtime.interrupts import interrupts
 from runtime.options import Common
 from sandbox.errors import EngineUnavailable
@@ -45,6 +45,7 @@ def fail(*, how: str) -> None:
         "store": StoreError("s.db", "locked", "Wait"),
         "extra": ModuleNotFoundError("No module named 'torch'", name="torch"),
         "module": ModuleNotFoundError("No module named 'tosh'", name="tosh"),
+        "steering": TaskInvalid("t", ["\\x1b]0;pwned\\x07 is no name"]),
         "disk": ExceptionGroup("g", [OSError(28, "No space left on device", "/full/x")]),
         "path": FileNotFoundError(2, "No such file or directory", "/not/there"),
         "bug": ZeroDivisionError("a bug"),
@@ -166,6 +167,7 @@ def test_a_dry_run_shows_the_settings_in_force_with_secrets_masked(site: Path):
         (["fail", "--how", "engine"], 1, "sandbox engine 'docker' is not available: no socket. Start it"),
         (["fail", "--how", "store"], 1, "s.db: locked. Wait"),
         (["fail", "--how", "extra"], 2, "torch: is not installed; the extra 'train' brings it"),
+        (["fail", "--how", "steering"], 2, "t: \N{REPLACEMENT CHARACTER}]0;pwned\N{REPLACEMENT CHARACTER} is no name"),
         (["fail", "--how", "disk"], 1, "/full/x: No space left on device. Free space there, then resume"),
     ],
 )

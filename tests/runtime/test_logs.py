@@ -42,6 +42,18 @@ def test_an_exception_is_kept_with_its_traceback(tmp_path: Path):
     assert "ZeroDivisionError: division by zero" in line["exception"]
 
 
+def test_what_is_logged_does_not_steer_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with logging_to(tmp_path / "run.jsonl"):
+        log_event(RunEvent(kind=Kind.STALLED, run="7", at=0.0, item="1", detail="\x1b]0;pwned\x07"))
+        logging.getLogger("theirs").error("\x1b[2Jwiped", exc_info=KeyError("a key"))
+    shown = capsys.readouterr().err
+    assert "pwned" in shown
+    assert "wiped" in shown
+    assert "KeyError: 'a key'" in shown
+    assert "\x1b" not in shown
+    assert "\\u001b[2Jwiped" in (tmp_path / "run.jsonl").read_text()
+
+
 def test_nothing_is_left_configured(tmp_path: Path):
     before = list(logging.getLogger().handlers)
     with logging_to(tmp_path / "run.jsonl"):

@@ -8,6 +8,7 @@ import time
 
 import anyio
 import pytest
+from rich.console import Console
 
 from runtime.events import Kind, RunEvent, fan_out
 from runtime.progress import Tally, show_progress, table
@@ -99,6 +100,25 @@ async def test_a_terminal_shows_a_live_table():
     shown = screen.getvalue()
     assert "oldest" in shown
     assert "stalled: draft c: has not moved for 300 s" in shown
+
+
+@pytest.mark.parametrize("kind", [Kind.STALLED, Kind.SAID])
+@pytest.mark.parametrize("is_terminal", [False, True])
+async def test_what_a_container_wrote_does_not_steer_the_terminal(kind: Kind, is_terminal: bool):
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    screen = Screen()
+    async with show_progress(["draft"], screen=screen) as listener:
+        listener(event(kind, "draft", "c", detail="log: \x1b]0;pwned\x07"))
+    assert "pwned" in screen.getvalue()
+    assert "\x1b]" not in screen.getvalue()
+
+
+def test_cells_of_a_table_are_text_and_nothing_else(capsys: pytest.CaptureFixture[str]):
+    Console(width=80).print(table(["task"], [["[red]a\x1b[2J"]]))
+    assert "[red]a\N{REPLACEMENT CHARACTER}[2J" in capsys.readouterr().out
 
 
 async def test_an_error_inside_comes_out_as_itself():

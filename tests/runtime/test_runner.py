@@ -193,6 +193,32 @@ async def test_a_bug_is_journalled_with_its_traceback_and_ends_only_its_item(tmp
         assert "in buggy" in notes[0].detail
 
 
+async def test_a_result_that_cannot_be_written_is_a_fault_of_its_item_alone(tmp_path: Path):
+    async def half(message: Raw, _: object) -> list[Message]:
+        if message.number == 1:
+            return [Rejected(item=message.item, run_id=RUN, stage="cut", reason="ugly", detail="a\ud83d")]
+        return [cut(message)]
+
+    async with world(tmp_path) as w:
+        pipeline = one_stage(half)
+        await w.runner(pipeline, Once([raw(1), raw(2)])).run()
+        ends = await w.ends(pipeline)
+        assert (ends["001"].reason, type(ends["002"])) == ("fault", Cut)
+        assert len(w.details(Kind.FAULT)) == 3
+        assert "UnencodableMessage: a Rejected cannot be written" in w.details(Kind.FAULT)[0]
+
+
+async def test_a_fault_whose_words_cannot_be_written_is_still_told(tmp_path: Path):
+    async def broken(message: Raw, _: object) -> list[Message]:
+        raise EngineFault("docker", "exec", "no a\ud83d")
+
+    async with world(tmp_path) as w:
+        pipeline = one_stage(broken)
+        await w.runner(pipeline, Once([raw(1)])).run()
+        (end,) = (await w.ends(pipeline)).values()
+        assert end.reason.endswith("no a?")
+
+
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [

@@ -118,6 +118,18 @@ async def test_a_dead_letter_comes_back_as_a_new_item_on_the_live_run(tmp_path):
     assert results[0].admitted == 3
 
 
+async def test_a_dead_letter_that_two_ask_for_at_once_comes_back_once(tmp_path):
+    press = Press(broken=["000"])
+    async with running(tmp_path / "s.db", press, count=2, slots=3) as (runner, store, results):
+        while not await store.dead_letters(RUN):
+            await anyio.lowlevel.checkpoint()
+        assert sorted(map(str, await anyio.amap(runner.requeue, ["000", "000"]))) == ["000-r1", "None"]
+        press.release.set()
+        while not results:
+            await anyio.lowlevel.checkpoint()
+        assert await ends(store) == {"000": "rejected", "000-r1": "packed", "001": "packed"}
+
+
 async def test_what_comes_back_may_be_given_up_and_come_back_again(tmp_path):
     press = Press(broken=["000", "000-r1"])
     async with running(tmp_path / "s.db", press, count=2, slots=3) as (runner, store, _):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from generators.certificate import commands_digest, read_certificate
+from generators.outdir import place_of
 from generators.summary import Summary
 from generators.taxonomy import load_taxonomy
 from runtime.chat.budget import Spending
@@ -168,6 +169,8 @@ async def test_a_terminus_agent_solves_and_what_it_typed_is_the_reference(tmp_pa
     summary = await run(endpoint, tmp_path, "agent.kind=terminus-2")
     assert len(summary.tasks) == 1
     assert any("task_complete" in message["content"] for r in endpoint.requests for message in r["messages"])
+    async with Store(place_of(tmp_path / "out", tmp_path / "state").store) as store:
+        assert json.loads((await store.runs())[0].settings)["agent"] == {"kind": "terminus-2"}
     script = read_task(tmp_path / "out" / summary.tasks[0].directory).text("solution/solve.sh")
     assert script == "#!/bin/bash\nwc -l < rows.txt > /home/agent/count.txt\nwc -l < rows.txt > /home/agent/count.txt\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -10,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.band import Band
+from generators.handling import UnfitError
 from generators.messages import Attempt
-from generators.stages.solve import StopRule, shortest_success
+from generators.stages.solve import StopRule, refuse_lost, shortest_success
+from runtime.stage import RetryLater
+from sandbox.spec import FailureClass
 
 
 def made(outcomes: Sequence[bool | None]) -> list[Attempt]:
@@ -28,9 +32,11 @@ def made(outcomes: Sequence[bool | None]) -> list[Attempt]:
         ([False] * 4, None),
         ([False] * 5 + [True, True], 6),
         ([False] * 8, 8),
+        ([True, None, None, None], None),
+        ([True, None, None, None, False, False, False], 7),
     ],
 )
-def test_at_least_four_with_one_success_or_all_eight(outcomes: list[bool], size: int | None) -> None:
+def test_at_least_four_with_one_success_or_all_eight(outcomes: list[bool | None], size: int | None) -> None:
     assert StopRule(least=4, most=8).prefix(made(outcomes)) == size
 
 
@@ -59,6 +65,27 @@ def test_a_task_nobody_solved_is_in_no_band_before_all_attempts_are_made() -> No
     rule = StopRule(most=4, band=Band.parse("0..3/4"))
     assert rule.prefix(made([False] * 3)) is None
     assert dataclasses.replace(rule, solvable=False).prefix(made([False] * 3)) == 1
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "lost", "failure", "end"),
+    [
+        (0, 1, 15, FailureClass.LLM_ERROR, RetryLater),
+        (1, 2, 13, FailureClass.SANDBOX_LOST, RetryLater),
+        (0, 4, 12, FailureClass.LLM_ERROR, None),
+        (0, 1, 15, FailureClass.GRADE_TIMEOUT, None),
+        (0, 0, 16, FailureClass.GRADE_TIMEOUT, RetryLater),
+        (0, 1, 15, FailureClass.LLM_FILTERED, UnfitError),
+        (0, 4, 12, FailureClass.LLM_FILTERED, None),
+    ],
+)
+def test_a_task_is_not_judged_by_fewer_attempts_than_the_least(
+    passed: int, failed: int, lost: int, failure: FailureClass, end: type[Exception] | None
+) -> None:
+    graded = made([True] * passed + [False] * failed)
+    attempts = graded + [Attempt(index=0, reward=None, failure=failure, commands=(), turns=0) for _ in range(lost)]
+    with pytest.raises(end) if end else contextlib.nullcontext():
+        refuse_lost("0-00000", StopRule(most=16, least=4), attempts)
 
 
 @given(

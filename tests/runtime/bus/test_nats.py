@@ -151,6 +151,52 @@ class TestNatsBus(BusContract):
             async with bus.consume("work", slots=1) as deliveries:
                 assert len((await take(deliveries)).body) == 2 << 20
 
+    async def test_a_settled_big_body_that_a_restarting_server_does_not_forget_is_left_there(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", bytes(2 << 20), key="big")
+            async with bus.consume("work", slots=1) as deliveries:
+                delivery = await take(deliveries)
+                monkeypatch.setattr(bus.jetstream, "object_store", unheard_once(bus.jetstream.object_store))
+                await delivery.ack()
+            state = await bus.state("work")
+            assert (state.ready, state.leased) == (0, 0)
+
+    async def test_a_big_body_whose_settlement_is_not_heard_is_there_for_the_next_delivery(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(lease_s=1.0))
+            await bus.publish("work", bytes(2 << 20), key="big")
+            async with bus.consume("work", slots=1) as deliveries:
+                delivery = await take(deliveries)
+                with monkeypatch.context() as patched:
+                    patched.setattr(bus.client, "request", unheard_once(bus.client.request))
+                    await delivery.ack()
+                again = await take(deliveries)
+                assert (len(again.body), again.attempt) == (2 << 20, 2)
+                await again.ack()
+
+    async def test_a_consumer_leaves_a_server_that_hears_nothing(self, monkeypatch: pytest.MonkeyPatch):
+        async def unheard(*_: object, **__: object) -> None:
+            raise NatsTimeout
+
+        async with self.open() as bus:
+            await bus.declare("work", self.options(lease_s=1.0))
+            await bus.publish("work", bytes(2 << 20), key="big")
+            with monkeypatch.context() as patched:
+                async with bus.consume("work", slots=2) as deliveries:
+                    await take(deliveries)
+                    await bus.publish("work", bytes(2 << 20), key="bigger")
+                    while not deliveries._arrived:
+                        await deliveries._changed.wait(1.0)
+                    patched.setattr(bus.jetstream, "object_store", unheard)
+                    patched.setattr(bus.client, "flush", unheard)
+            async with bus.consume("work", slots=2) as deliveries:
+                assert {(await take(deliveries)).key for _ in range(2)} == {"big", "bigger"}
+
     async def test_a_dead_letter_that_a_restarting_server_does_not_hear_is_a_message_delivered_again(
         self, monkeypatch: pytest.MonkeyPatch
     ):

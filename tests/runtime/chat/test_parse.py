@@ -93,6 +93,10 @@ def test_what_cannot_be_read_is_said_and_kept(text, problem):
     assert caught.value.text == text
 
 
+def test_half_a_surrogate_pair_in_an_escape_becomes_a_question_mark():
+    assert extract_json(r'{"\ud83d": ["a\ud83d", "\ud83d\ude00"], "n": 1}') == {"?": ["a?", "\U0001f600"], "n": 1}
+
+
 class Plan(BaseModel):
     model_config = ConfigDict(extra="forbid")
 

@@ -1,7 +1,8 @@
 """Kinds of jobs as another package would register them: two quick stages, the second of which travels to workers.
 
 Options: `count` items; `pace_s` a piece; `broken`, items that fail however often they come while `mended` is no file;
-`child`, started by the process, which would outlive it; `dies`, the process, when it has one.
+`refuses`, what only a user could mend: `stage`, its work, `worker`, what its stages are given; `child`, started by the
+process, which would outlive it; `dies`, the process, when it has one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import anyio
 
 from runtime.bus import MemoryBus
 from runtime.daemon.kind import JobKind, JobPlace, JobWork, Travel
-from runtime.errors import UserError
+from runtime.errors import ChatRejected, UserError
 from runtime.routes import Routes
 from runtime.runner import Runner
 from runtime.source import Once
@@ -44,11 +45,11 @@ class Board(Message, frozen=True, kw_only=True, tag=True):
 class Shop:
     """What the stages are given."""
 
-    def __init__(self, pace_s: float, broken: list[str], mended: str) -> None:
-        self.pace_s, self.broken, self.mended = pace_s, broken, mended
+    def __init__(self, pace_s: float, broken: list[str], mended: str, refuses: str = "") -> None:
+        self.pace_s, self.broken, self.mended, self.refuses = pace_s, broken, mended, refuses
 
     def options(self) -> str:
-        return f"{self.pace_s}|{','.join(self.broken)}|{self.mended}"
+        return f"{self.pace_s}|{','.join(self.broken)}|{self.mended}|{self.refuses}"
 
 
 async def saw(message: Log, shop: Shop) -> list[Message]:
@@ -59,6 +60,8 @@ async def saw(message: Log, shop: Shop) -> list[Message]:
 async def plane(message: Plank, shop: Shop) -> list[Message]:
     if message.item in shop.broken and not Path(shop.mended).exists():
         raise RetryLater("the plane is blunt")
+    if shop.refuses == "stage" and not Path(shop.mended).exists():
+        raise ChatRejected("http://model", "no such model", status=404)
     await anyio.sleep(shop.pace_s)
     return [Board(item=message.item, run_id=message.run_id, number=message.number * 2)]
 
@@ -95,7 +98,10 @@ async def run(work: JobWork) -> dict[str, Any]:
         os.abort()
     options, there = work.options, place(work.settings, work.options)
     logs = [Log(item=f"{n:03d}", run_id=there.run_id, number=n) for n in range(int(options["count"]))]
-    shop = Shop(float(options.get("pace_s", 0.0)), list(options.get("broken", ())), str(options.get("mended", "")))
+    shop = Shop(
+        float(options.get("pace_s", 0.0)), list(options.get("broken", ())), str(options.get("mended", "")),
+        str(options.get("refuses", "")),
+    )  # fmt: skip
     async with Store(there.store) as store, MemoryBus() as bus:
         await store.open_run(there.run_id, command="shop", settings="{}")
         runner = Runner(
@@ -112,8 +118,10 @@ async def run(work: JobWork) -> dict[str, Any]:
 
 @asynccontextmanager
 async def worker(settings, run_id, recorded, engine, limits):
-    pace, broken, mended = recorded.split("|")
-    yield Shop(float(pace), [item for item in broken.split(",") if item], mended)
+    pace, broken, mended, refuses = recorded.split("|")
+    if refuses == "worker" and not Path(mended).exists():
+        raise UserError("loom", "has no warp", "Give it one")
+    yield Shop(float(pace), [item for item in broken.split(",") if item], mended, refuses)
 
 
 JOB = JobKind(
