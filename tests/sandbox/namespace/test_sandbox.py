@@ -62,6 +62,14 @@ async def test_environment_is_clean_and_layered(namespace_engine):
         assert set(pairs) == {"A", "B", "HOME", "USER", "LANG", "TERM", "PATH", "PWD", "SHLVL", "_"}
 
 
+async def test_a_process_has_its_three_streams_and_no_descriptor_of_the_spawner(namespace_engine):
+    script = "import os; print([fd for fd in range(99) if os.path.exists(f'/proc/self/fd/{fd}')])"
+    for profile in Profile:
+        async with await create(namespace_engine, profile=profile) as sandbox:
+            result = await sandbox.exec(["python3", "-c", script], user="root")
+            assert result.stdout == b"[0, 1, 2]\n"
+
+
 async def test_a_child_in_the_background_does_not_hold_up_exec(namespace_engine):
     async with await create(namespace_engine) as sandbox:
         with anyio.fail_after(30):
