@@ -76,6 +76,28 @@ async def test_a_child_in_the_background_does_not_hold_up_exec(namespace_engine)
             assert await shell(sandbox, "sleep 1000 & echo done") == (0, "done\n")
 
 
+async def test_what_a_child_writes_after_the_end_is_not_waited_for(namespace_engine):
+    async with await create(namespace_engine) as sandbox:
+        process = await sandbox.spawn(["bash", "-c", "setsid tee /tmp/seen <&0 & echo end >&2"], env={}, cwd="/")
+        assert await process.wait() == 0
+        await process.send(b"late\n")
+        await shell(sandbox, "until [ -s /tmp/seen ]; do sleep 0.01; done")
+        assert [await process.receive(), await process.receive()] == [("err", b"end\n"), None]
+        await process.aclose()
+
+
+async def test_reading_can_be_cancelled_while_output_is_ready_and_none_is_lost(namespace_engine):
+    async with await create(namespace_engine) as sandbox:
+        process = await sandbox.spawn(["echo", "one"], env={}, cwd="/")
+        assert await process.wait() == 0
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await process.receive()
+        assert scope.cancelled_caught
+        assert [await process.receive(), await process.receive()] == [("out", b"one\n"), None]
+        await process.aclose()
+
+
 async def test_time_out_kills_the_whole_session_of_the_process_and_leaves_the_sandbox_usable(namespace_engine):
     async with await create(namespace_engine) as sandbox:
         script = "echo early; sleep 1000 & (sleep 1001; true) & wait"
