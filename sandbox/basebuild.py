@@ -12,6 +12,10 @@ Invariants:
   or die, and are given time to clean up.
 - Nothing of this machine stays in the base: no resolver, host name, machine id, package lists or logs.
 
+Who is at fault when it is not made depends on what it is. The plain base is a matter of the machine: it ends a run, as
+`EngineUnavailable` with the remedy. Where that one is there, packages that were asked for beside it end nothing: a
+program that fails or is too slow over them is `PackagesMissing`, a network or a disk that fails is an `EngineFault`.
+
 Ways to make the tar, in order: mmdebstrap (as root, or as an ordinary user where the kernel lets it; installed by
 apt-get when root lacks it), with the host's own Debian source as mirror; else the engine's own way, when there is one.
 """
@@ -26,18 +30,19 @@ import shutil
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from subprocess import DEVNULL, PIPE, STDOUT
 
 import anyio
+import msgspec
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from sandbox.base import BASE_PACKAGES, base_dockerfile
-from sandbox.errors import EngineUnavailable, PackagesMissing
+from sandbox.errors import EngineFault, EngineUnavailable, PackagesMissing, SandboxError
 from sandbox.spec import AGENT_UID, AGENT_USER, BuildResult, Record
 from sandbox.trusted import make_trusted, trusted_argv, trusted_shell
 
@@ -46,6 +51,7 @@ __all__ = ["Base", "base_digest", "default_cache", "ensure_base", "trusted_argv"
 BUILDER_VERSION = 1
 """Raised whenever this module or `sandbox.trusted` makes something different from the same base text."""
 
+_NAME = "base environment"
 _SUITE = "bookworm"
 _DEADLINE_S = 1800.0
 _STOP_S = 20.0
@@ -57,13 +63,23 @@ _LEFTOVERS = (
 )  # fmt: skip
 _EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*")
 
+_REASON_LINES, _LOG_LINES = 8, 20
 _APT_FAILED = 100
 _UNKNOWN = ("Unable to locate package", "has no installation candidate", "unmet dependencies")
+_PASSING = (
+    "no space left on device", "enough free space", "enough free disk space", "temporary failure", "could not resolve",
+    "could not connect", "unable to connect", "connection failed", "connection timed out", "connection refused",
+    "network is unreachable", "failed to fetch", "unable to fetch", "failed to download", "hash sum mismatch",
+)  # fmt: skip
+"""How apt and its helpers word trouble with the network or the disk."""
 
 Packages = tuple[str, ...]
 Progress = Callable[[str], None]
 MakeTar = Callable[[Path, str], Awaitable[None]]
-"""Writes the file system that a Dockerfile text describes to a tar."""
+"""Writes the file system that a Dockerfile text describes to a tar.
+
+Raises: MakingFailed; EngineUnavailable, EngineFault for what is not the doing of the text.
+"""
 
 
 class Base(Record, frozen=True):
@@ -75,6 +91,14 @@ class Base(Record, frozen=True):
     trusted: Path
     digest: str
     """Of what it was made from; equal on every machine of one architecture."""
+
+
+class MakingFailed(Exception):
+    """A program or step that makes the tar ended with a failure. Becomes a fault of whoever is to blame."""
+
+    def __init__(self, what: str, log: str, remedy: str) -> None:
+        self.what, self.log, self.remedy = what, log, remedy
+        super().__init__(f"{what}: {' | '.join(log.splitlines()[-_REASON_LINES:])}")
 
 
 def base_digest(packages: Packages = ()) -> str:
@@ -97,9 +121,20 @@ async def ensure_base(
 
     `otherwise` writes the tar where mmdebstrap cannot be used.
 
-    Raises: EngineUnavailable, with the reason and the remedy; PackagesMissing.
+    Raises: EngineUnavailable, with the reason and the remedy; with packages also PackagesMissing, EngineFault.
     """
     plain = await ensure_base(cache=cache, progress=progress, otherwise=otherwise) if packages else None
+    try:
+        base = await _ensure(packages, cache, progress, otherwise)
+    except EngineUnavailable as refusal:
+        if not packages:
+            raise
+        raise _fault(packages, f"{refusal.reason}. {refusal.remedy}") from refusal
+    return msgspec.structs.replace(base, trusted=plain.trusted) if plain else base
+
+
+async def _ensure(packages: Packages, cache: Path, progress: Progress, otherwise: MakeTar | None) -> Base:
+    """Raises: EngineUnavailable, PackagesMissing, EngineFault."""
     digest = base_digest(packages)
     home = cache / "base"
     final = home / digest
@@ -112,8 +147,7 @@ async def ensure_base(
     except OSError as error:
         reason = f"{error.filename or home}: {error.strerror or error}"
         raise _unavailable(reason, "Free space there, or choose another cache (TERMLOOM_CACHE).") from error
-    trusted = plain.trusted if plain else final / "trusted"
-    return Base(tar=final / "base.tar", rootfs=final / "rootfs", trusted=trusted, digest=digest)
+    return Base(tar=final / "base.tar", rootfs=final / "rootfs", trusted=final / "trusted", digest=digest)
 
 
 def missing_packages(missing: PackagesMissing) -> BuildResult:
@@ -151,7 +185,8 @@ async def _make(home: Path, final: Path, packages: Packages, progress: Progress,
             await _make_parts(partial, packages, progress, otherwise)
         partial.rename(final)
     except TimeoutError:
-        raise _unavailable(f"not made within {_DEADLINE_S:g} s", "Check the network and try again.") from None
+        late = MakingFailed("its programs were too slow", f"not made within {_DEADLINE_S:g} s", "Check the network.")
+        raise _blamed(packages, late) from None
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(shutil.rmtree, partial, True)
@@ -170,47 +205,57 @@ async def _make_parts(partial: Path, packages: Packages, progress: Progress, oth
 
 
 def _unavailable(reason: str, remedy: str) -> EngineUnavailable:
-    return EngineUnavailable("base environment", reason, remedy)
+    return EngineUnavailable(_NAME, reason, remedy)
+
+
+def _fault(packages: Packages, reason: str) -> EngineFault:
+    return EngineFault(_NAME, f"making it with {', '.join(packages)}", reason)
+
+
+def _blamed(packages: Packages, failed: MakingFailed) -> SandboxError:
+    if not packages:
+        return _unavailable(str(failed), failed.remedy)
+    if any(words in failed.log.lower() for words in _PASSING):
+        return _fault(packages, str(failed))
+    return PackagesMissing(packages, f"{failed.what}\n{failed.log}")
 
 
 async def _make_tar(tar: Path, packages: Packages, progress: Progress, otherwise: MakeTar | None) -> None:
     if shutil.which("mmdebstrap") is None and os.geteuid() == 0 and shutil.which("apt-get"):
         await _install_mmdebstrap(progress)
-    if shutil.which("mmdebstrap"):
-        argv = mmdebstrap_argv(tar, _host_source(), packages)
-        try:
-            with _refusing(packages):
-                await _run(argv, progress, env={"SOURCE_DATE_EPOCH": "0"})
-        except EngineUnavailable as refusal:
-            if otherwise is None:
-                raise
-            progress(f"{refusal.reason}: the engine makes the base environment")
-            with _refusing(packages):
-                await otherwise(tar, base_dockerfile(packages))
-    elif otherwise is not None:
-        progress("no mmdebstrap here: the engine makes the base environment")
-        with _refusing(packages):
-            await otherwise(tar, base_dockerfile(packages))
-    else:
-        raise _unavailable("the program mmdebstrap is missing", "Install it: apt-get install mmdebstrap.")
-
-
-@contextmanager
-def _refusing(packages: Packages) -> Iterator[None]:
-    """Raises: PackagesMissing where it is the packages that cannot be had."""
     try:
-        yield
-    except EngineUnavailable as refusal:
-        if packages and any(words in refusal.reason for words in _UNKNOWN):
-            raise PackagesMissing(packages, refusal.reason) from refusal
-        raise
+        if not await _made_by_mmdebstrap(tar, packages, progress, last=otherwise is None):
+            assert otherwise is not None
+            await otherwise(tar, base_dockerfile(packages))
+    except MakingFailed as failed:
+        raise _blamed(packages, failed) from failed
+
+
+async def _made_by_mmdebstrap(tar: Path, packages: Packages, progress: Progress, *, last: bool) -> bool:
+    """False where another way may do better. Raises: MakingFailed, EngineUnavailable."""
+    if shutil.which("mmdebstrap") is None:
+        if last:
+            raise _unavailable("the program mmdebstrap is missing", "Install it: apt-get install mmdebstrap.")
+        progress("no mmdebstrap here: the engine makes the base environment")
+        return False
+    try:
+        await _run(mmdebstrap_argv(tar, _host_source(), packages), progress, env={"SOURCE_DATE_EPOCH": "0"})
+    except MakingFailed as failed:
+        if last or (packages and any(words in failed.log for words in _UNKNOWN)):
+            raise
+        progress(f"{failed}: the engine makes the base environment")
+        return False
+    return True
 
 
 async def _install_mmdebstrap(progress: Progress) -> None:
     progress("installing mmdebstrap")
     env = {"DEBIAN_FRONTEND": "noninteractive"}
-    await _run(["apt-get", "update", "-qq"], progress, env=env)
-    await _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "mmdebstrap"], progress, env=env)
+    try:
+        await _run(["apt-get", "update", "-qq"], progress, env=env)
+        await _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "mmdebstrap"], progress, env=env)
+    except MakingFailed as failed:
+        raise _unavailable(str(failed), failed.remedy) from failed
 
 
 def _host_source() -> Path | None:
@@ -237,8 +282,8 @@ def mmdebstrap_argv(tar: Path, source: Path | None, packages: Packages = ()) -> 
 
 
 async def _run(argv: Sequence[str], progress: Progress, *, env: Mapping[str, str]) -> None:
-    """Run a program, its informative lines as progress. Raises: EngineUnavailable with the end of its output."""
-    tail: deque[str] = deque(maxlen=8)
+    """Run a program, its informative lines as progress. Raises: MakingFailed with the end of its output."""
+    tail: deque[str] = deque(maxlen=_LOG_LINES)
     async with _own_session(argv, env) as process:
         assert process.stdout is not None
         async for line in _lines(TextReceiveStream(process.stdout, errors="replace")):
@@ -247,8 +292,9 @@ async def _run(argv: Sequence[str], progress: Progress, *, env: Mapping[str, str
                 progress(line[3:])
         await process.wait()
     if process.returncode:
-        raise _unavailable(
-            f"{argv[0]} failed with exit code {process.returncode}: {' | '.join(tail)}",
+        raise MakingFailed(
+            f"{argv[0]} failed with exit code {process.returncode}",
+            "\n".join(tail),
             "Check the network and the package sources under /etc/apt, then try again.",
         )
 

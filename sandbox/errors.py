@@ -26,7 +26,7 @@ class EngineUnavailable(SandboxError):
 
 
 class PackagesMissing(SandboxError):
-    """The distribution does not have these packages, or not together."""
+    """The distribution does not have these packages, not together, or in no state to be installed."""
 
     def __init__(self, packages: tuple[str, ...], log: str) -> None:
         self.packages, self.log = packages, log

@@ -180,16 +180,16 @@ def judge(tests: Sequence[GradedTest], inventory: Sequence[str] | None) -> Verdi
 
 
 def _read_report(result: ExecResult, nonce: str) -> _Report | Verdict:
-    """Raises: _GraderEndedError."""
+    """What follows the first line is the tests' doing, whatever it is. Raises: _DoubtError."""
     first_line, _, rest = result.stdout.partition(b"\n")
     if not secrets.compare_digest(first_line, nonce.encode()):
         detail = f"the grader ended with {result.exit_code} before it began: {_tail(result.stderr)}"
         return _no_reward(FailureClass.GRADE_ERROR, detail)
     try:
         report = msgspec.json.decode(rest, type=_Report)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise _grader_ended(f"the tests ended the grader with {result.exit_code}: it left no report") from None
-    if not secrets.compare_digest(report.nonce, nonce):
+    if not secrets.compare_digest(report.nonce.encode(), nonce.encode()):  # only as bytes may they be any text
         raise _grader_ended("the tests left a report without the nonce of this grading")
     if report.exit_code == _PYTEST_BROKE:
         raise _grader_ended(f"the tests broke pytest: {report.log}")
@@ -221,7 +221,7 @@ def reward_from_json(content: bytes) -> float:
     """The number called `reward` in a flat JSON object, or its only number. Raises: ValueError."""
     try:
         rewards = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON ({error})") from None
     if not isinstance(rewards, dict) or not all(type(value) in (int, float) for value in rewards.values()):
         raise ValueError("is no flat object of numbers")
@@ -241,7 +241,11 @@ def reward_from_text(content: bytes) -> float:
 
 
 def _finite(number: float) -> float:
-    if not math.isfinite(number):
+    try:
+        finite = math.isfinite(number)
+    except OverflowError:  # an integer beyond every float
+        raise ValueError("holds an integer that no float can hold") from None
+    if not finite:
         raise ValueError(f"holds {number}, which is not finite")
     return float(number)
 

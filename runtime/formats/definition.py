@@ -151,7 +151,10 @@ def _copies(lines: Sequence[str], files: Collection[str]) -> Iterator[str]:
 def _pairs(lines: Sequence[str], files: Collection[str]) -> Iterator[tuple[str, str]]:
     """Each file that %files copies, with its place."""
     for line in lines:
-        words = shlex.split(line, comments=True)
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise DefinitionUnsupported(f"its %files cannot be read ({line.strip()}: {error})") from None
         if not words:
             continue
         source, target = posixpath.normpath(words[0]), (words[1:] or words)[0]

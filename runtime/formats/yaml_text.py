@@ -1,15 +1,18 @@
 """YAML as other people write it: loaded safely, within bounds, with its problems as text.
 
-PyYAML stays in here. Only the safe loader is used; aliases are refused where the content is walked, for a few lines of
-them can stand for more nodes than memory holds.
+PyYAML stays in here. Only the safe loader is used. A few lines of aliases can stand for more nodes than memory holds:
+they are refused, or, where `aliases` lets them in, what they stand for is bounded in size and depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 _MAX_DEPTH = 50
+_MAX_EXPANDED = 1 << 20
+"""Nodes and characters of a document with aliases, each alias counted as what it stands for."""
 
 
 class YamlInvalid(Exception):
@@ -32,6 +35,20 @@ def load_list(data: bytes) -> list[Any]:
     return value
 
 
+@dataclass
+class _Extent:
+    """What a node comes to with its aliases expanded."""
+
+    anchor: str | None = None
+    size: int = 1
+    height: int = 1
+    """Collections from here down."""
+
+    def add(self, child: _Extent) -> None:
+        self.size += child.size
+        self.height = max(self.height, child.height + 1)
+
+
 def _load(data: bytes, *, aliases: bool) -> Any:
     import yaml
 
@@ -43,19 +60,41 @@ def _load(data: bytes, *, aliases: bool) -> Any:
         raise YamlInvalid(f"not UTF-8 (byte {error.start})") from None
     except (yaml.YAMLError, ValueError) as error:
         raise YamlInvalid(" ".join(str(error).split())) from None
+    except (LookupError, AttributeError):  # how PyYAML refuses a value that is not of the type in its tag
+        raise YamlInvalid("a value that is not of the type in its tag (!!name)") from None
 
 
 def _check(events: Iterable[Any], *, aliases: bool) -> None:
     """Raises: YamlInvalid. Stops at the first event that is too much: the parser reads no further than that."""
     import yaml
 
-    depth = 0
+    path = [_Extent()]
+    finished: dict[str | None, _Extent] = {}
     for event in events:
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            raise YamlInvalid(f"nested more than {_MAX_DEPTH} deep")
-        if isinstance(event, yaml.AliasEvent) and not aliases:
-            raise YamlInvalid("aliases (*name) are not supported")
+        if isinstance(event, yaml.CollectionStartEvent):
+            path.append(_Extent(event.anchor))
+            _check_depth(path)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            node = path.pop()
+            finished[node.anchor] = node
+            path[-1].add(node)
+        elif isinstance(event, yaml.ScalarEvent):
+            finished[event.anchor] = _Extent(size=1 + len(event.value), height=0)
+            path[-1].add(finished[event.anchor])
+        elif isinstance(event, yaml.AliasEvent):
+            if not aliases:
+                raise YamlInvalid("aliases (*name) are not supported")
+            if event.anchor not in finished:
+                raise YamlInvalid(f"an alias (*{event.anchor}) of nothing before it")
+            path[-1].add(finished[event.anchor])
+            _check_depth(path)
+            if sum(extent.size for extent in path) > _MAX_EXPANDED:
+                raise YamlInvalid("too large with its aliases (*name) expanded")
+
+
+def _check_depth(path: list[_Extent]) -> None:
+    if len(path) - 2 + path[-1].height > _MAX_DEPTH:
+        raise YamlInvalid(f"nested more than {_MAX_DEPTH} deep")
 
 
 def dump(value: dict[str, Any]) -> bytes:

@@ -4,8 +4,9 @@ Invariants:
 - A Dockerfile that begins with the base lines to the letter starts from the local base image: those lines are replaced
   by one FROM, and nothing else is touched. Any other Dockerfile goes to the engine as it is.
 - An image is named by the hash of all that goes into it; what is named is not built again.
-- A failing step is a result with the step, its exit code and the end of the log. A FROM that the engine cannot get is
-  `BuildUnsupported`: no retry and no correction of the steps would help.
+- A failing step is a result with the step, its exit code and the end of the log. A FROM that nobody has, or that is
+  denied, is `BuildUnsupported`: no retry and no correction of the steps would help. Any other trouble with a FROM, and
+  a full disk, is a fault: it may pass.
 
 RUN steps have no network unless the context asks for it. Where package indexes are behind a certificate authority of
 one's own, a step that uses the network brings the bundle along: COPY it in and point PIP_CERT, SSL_CERT_FILE or
@@ -36,6 +37,14 @@ from sandbox.spec import BuildContext, BuildResult, File, Limits
 _STEP = re.compile(r"Step \d+/\d+ : (.*)", re.DOTALL)
 _BUILDER_NOISE = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
 _COLOUR = re.compile(r"\x1b\[\d*m")
+_NO_SUCH_IMAGE = (
+    "not found", "does not exist", "no such image", "manifest unknown", "name unknown", "no matching manifest",
+    "no match for platform", "access denied", "access to the resource is denied", "unauthorized", "should not be blank",
+    "invalid reference format",
+)  # fmt: skip
+"""How engines and registries word that an image cannot be had, now or later."""
+_DISK_FULL = "no space left on device"
+_LAST_LINES = 5
 _TAIL_LINES = 60
 _TAIL_BYTES = 16 * 1024
 _BASE_ALIAS = f"FROM {BASE_REPOSITORY}\n"
@@ -91,6 +100,23 @@ class BuildLog:
         return "\n".join(lines)[-_TAIL_BYTES:]
 
 
+class PullFailed(EngineFault):
+    """An image to start from could not be fetched this time."""
+
+
+def check(log: BuildLog) -> None:
+    """Raises what is not the doing of the steps: BuildUnsupported, PullFailed, EngineFault."""
+    error = log.error.lower()
+    if error and _DISK_FULL in "\n".join(log.tail.lower().splitlines()[-_LAST_LINES:]):
+        raise EngineFault(ENGINE, "building an image", f"no space is left on the engine's disk ({log.step})")
+    if not error or not log.step.upper().startswith("FROM "):
+        return
+    if any(words in error for words in _NO_SUCH_IMAGE):
+        remedy = "Load the image into the engine first, or start from the base lines."
+        raise BuildUnsupported(ENGINE, f"{log.step} ({log.error})", remedy)
+    raise PullFailed(ENGINE, log.step, log.error)
+
+
 async def build_image(client: Client, name: str, dockerfile: str, context: BuildContext) -> BuildResult:
     """Build, or find by name. Raises: BuildUnsupported, EngineFault."""
     started = time.monotonic()
@@ -101,10 +127,7 @@ async def build_image(client: Client, name: str, dockerfile: str, context: Build
         await _follow(client, name, _pack_context(dockerfile, context), context, log)
     if limit.cancelled_caught:
         log.error = f"the build did not finish within {context.timeout_s:g} s"
-    elif log.error and log.step.upper().startswith("FROM "):
-        raise BuildUnsupported(
-            ENGINE, f"{log.step} ({log.error})", "Load the image into the engine first, or start from the base lines."
-        )
+    check(log)
     done = log.built and not log.error
     return BuildResult(
         image=name if done else "",

@@ -35,6 +35,8 @@ CREATE_S = 90.0
 """Create, start, kill, delete: seconds under load."""
 TRANSFER_S = 180.0
 """Archives, commits and imports."""
+REMOVE_S = 180.0
+"""A removal that nobody may cancel, with its turn at the gate. What takes longer is left to the reaper."""
 DEFAULT_SOCKET = "/var/run/docker.sock"
 
 Query = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -42,6 +44,10 @@ Query = Mapping[str, str] | Sequence[tuple[str, str]]
 
 class Absent(EngineFault):
     """The engine holds no such container path, image or volume. Caught by who asked; a fault like any other beyond."""
+
+
+class Conflict(EngineFault):
+    """Something else of the engine's stands against it: a container on the image that is to go."""
 
 
 def engine_url(url: str | None) -> str:
@@ -53,7 +59,8 @@ def engine_url(url: str | None) -> str:
 def answering(operation: str, timeout_s: float, *, sandbox_id: str | None = None) -> Iterator[None]:
     """Bound a call and map its faults.
 
-    Raises: EngineFault, Absent; SandboxLost when the engine says that the container of `sandbox_id` is gone or stopped.
+    Raises: EngineFault, Absent, Conflict; SandboxLost when the engine says that the container of `sandbox_id` is gone
+    or stopped.
     """
     import aiohttp
     from aiodocker import DockerError
@@ -66,9 +73,12 @@ def answering(operation: str, timeout_s: float, *, sandbox_id: str | None = None
     except DockerError as error:
         if sandbox_id is not None and _says_gone(error.status, error.message):
             raise SandboxLost(sandbox_id, error.message) from error
-        raise (Absent if error.status == 404 else EngineFault)(ENGINE, operation, error.message) from error
+        raise _FAULTS.get(error.status, EngineFault)(ENGINE, operation, error.message) from error
     except (aiohttp.ClientError, OSError) as error:
         raise EngineFault(ENGINE, operation, str(error) or type(error).__name__) from error
+
+
+_FAULTS: Mapping[int, type[EngineFault]] = {404: Absent, 409: Conflict}
 
 
 def _says_gone(status: int, message: str) -> bool:

@@ -5,7 +5,9 @@ Invariants:
   them a second with more in flight, only each of them later.
 - A create that is cancelled is carried through and undone. What is made carries its owner's mark from the start.
 - Leaving the engine removes what it made and nobody removed: its sandboxes and its frozen images. Entering it removes
-  frozen images of owners that are dead. Built images and the base stay: they are the cache.
+  frozen images of owners that are dead, but those that a sandbox still stands on: they go when an engine is entered
+  after that was reaped. Built images and the base stay: they are the cache.
+- Removing is bounded even where it cannot be cancelled. What an engine that hangs keeps is the reaper's, by its labels.
 """
 
 from __future__ import annotations
@@ -24,7 +26,18 @@ from anyio.abc import TaskGroup
 
 from sandbox.basebuild import Base, Packages, missing_packages
 from sandbox.docker import build, labels
-from sandbox.docker.client import CALL_S, CREATE_S, ENGINE, TRANSFER_S, Absent, Client, answering, probe
+from sandbox.docker.client import (
+    CALL_S,
+    CREATE_S,
+    ENGINE,
+    REMOVE_S,
+    TRANSFER_S,
+    Absent,
+    Client,
+    Conflict,
+    answering,
+    probe,
+)
 from sandbox.docker.config import CLEAN_IMAGE, ImageFacts, container_config, image_facts
 from sandbox.docker.container import Container, remove_container
 from sandbox.docker.flight import SingleFlight
@@ -38,6 +51,8 @@ from sandbox.spec import BuildContext, BuildResult, Profile, SandboxRecord, Sand
 from sandbox.trusted import trusted_argv
 
 _CLEAN_S = 60.0
+_LEAVE_S = 300.0
+"""For all that is left when the engine is left, together."""
 
 
 class DockerEngine:
@@ -76,7 +91,7 @@ class DockerEngine:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_LEAVE_S, shield=True):
             await self._remove_leftovers()
         self._tasks.cancel_scope.cancel()
         await self._stack.aclose()  # not told of `exc`, which would come back wrapped in a group
@@ -99,7 +114,8 @@ class DockerEngine:
         for image in listed:
             if owner_is_dead((image.get("Labels") or {}).get(labels.IMAGE_OWNER, "")):
                 for name in image.get("RepoTags") or ():
-                    await self.remove_image(name)
+                    with contextlib.suppress(Conflict):
+                        await self.remove_image(name)
 
     async def build(self, context: BuildContext) -> BuildResult:
         dockerfile = context.dockerfile
@@ -146,7 +162,7 @@ class DockerEngine:
             if spec.profile is Profile.GRADE:
                 await self._clean(sandbox)
         except BaseException:
-            with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(REMOVE_S, shield=True):
                 await self.remove(sandbox_id)
             raise
         return sandbox

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import anyio
 
-from sandbox.docker.build import build_image, image_name
+from sandbox.basebuild import MakingFailed
+from sandbox.docker.build import PullFailed, build_image, image_name
 from sandbox.docker.client import CREATE_S, TRANSFER_S, Client, answering
 from sandbox.errors import BuildUnsupported, EngineUnavailable
 from sandbox.spec import BuildContext
@@ -15,15 +16,18 @@ _REMEDY = "Install mmdebstrap (apt-get install mmdebstrap), or let the engine re
 
 
 async def export_base(tar: Path, dockerfile: str, *, url: str | None = None) -> None:
-    """Build `dockerfile` with the network, write the result's file system to `tar`. Raises: EngineUnavailable."""
+    """Build `dockerfile` with the network, write the result's file system to `tar`.
+
+    Raises: EngineUnavailable when the image to start from cannot be had; MakingFailed; EngineFault.
+    """
     context = BuildContext(dockerfile=dockerfile, network=True, timeout_s=1200.0)
     async with Client(url) as client:
         try:
             built = await build_image(client, image_name(dockerfile, context), dockerfile, context)
-        except BuildUnsupported as error:
+        except (BuildUnsupported, PullFailed) as error:
             raise EngineUnavailable("base environment", str(error), _REMEDY) from error
         if not built.ok:
-            raise EngineUnavailable("base environment", f"{built.failed_step} failed: {built.log_tail}", _REMEDY)
+            raise MakingFailed(f"{built.failed_step} failed", built.log_tail, _REMEDY)
         await _export(client, built.image, tar)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from sandbox.docker import archive
-from sandbox.docker.client import TRANSFER_S, Absent, answering
+from sandbox.docker.client import REMOVE_S, TRANSFER_S, Absent, answering
 from sandbox.docker.container import Container
 from sandbox.docker.process import ContainerProcess, start_process
 from sandbox.engine import Session, User
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sandbox.docker.engine import DockerEngine
 
 _DRAIN_S = 5.0
-_REMOVE_S = 180.0
 _MODE_TYPE = 0x8F280000
 """The bits of Go's `fs.FileMode` that tell a file's type; none is set for a regular file."""
 _TAR_OVERHEAD = 16 * 1024
@@ -147,7 +146,7 @@ class DockerSandbox:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(REMOVE_S, shield=True):
             await self.remove()
 
 

@@ -119,11 +119,11 @@ class NamespaceEngine:
         self._cgroups = Cgroups.detect()
         self._owner = owner_token()
         self._images = Images(self._state_dir / "images", self._rootfs)
-        for record in self._leases.abandoned():
+        for sandbox_id in self._leases.abandoned():
             try:
-                self._clear(record.sandbox_id)
+                self._clear(sandbox_id)
             except OSError as error:
-                self.notes += (f"sandbox {record.sandbox_id} of a dead owner cannot be removed: {error}",)
+                self.notes += (f"sandbox {sandbox_id} of a dead owner cannot be removed: {error}",)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -269,7 +269,7 @@ class NamespaceEngine:
         self._sandboxes.pop(sandbox_id, None)
 
     def _clear(self, sandbox_id: str) -> None:
-        if self._leases.read(sandbox_id) is None:
+        if not self._leases.holds(sandbox_id):
             return
         self._cgroups.kill(sandbox_id, timeout_s=_KILL_S)
         self._cgroups.remove(sandbox_id)

@@ -1,7 +1,8 @@
 """Lease files: one `SandboxRecord` as JSON for each sandbox, in `<state_dir>/sandboxes`.
 
 A lease exists before its sandbox and goes after it, so whatever a crash leaves behind is named here. Files appear
-atomically; they are not synced, since nothing that they name survives a restart of the machine.
+atomically; they are not synced, since nothing that they name survives a restart of the machine. What a power cut tore
+names its sandbox still, by the file's name: it is abandoned.
 """
 
 from __future__ import annotations
@@ -33,17 +34,30 @@ class Leases:
     def remove(self, sandbox_id: str) -> None:
         self.path(sandbox_id).unlink(missing_ok=True)
 
-    def read(self, sandbox_id: str) -> SandboxRecord | None:
-        try:
-            return msgspec.json.decode(self.path(sandbox_id).read_bytes(), type=SandboxRecord)
-        except FileNotFoundError:
-            return None
+    def holds(self, sandbox_id: str) -> bool:
+        """Whether there is a lease, readable or not."""
+        return self.path(sandbox_id).exists()
 
     def all(self) -> list[SandboxRecord]:
-        records = (self.read(path.stem) for path in sorted(self._directory.glob("*.json")))
-        return [record for record in records if record is not None]
+        return [record for record in self._read().values() if record is not None]
 
-    def abandoned(self) -> list[SandboxRecord]:
+    def abandoned(self) -> list[str]:
         """Those whose time is over or whose owner does not run here: nothing that they name outlives the machine."""
         now = time.time()
-        return [record for record in self.all() if record.expires_at < now or not owner_is_alive(record.owner)]
+        return [
+            sandbox_id
+            for sandbox_id, record in self._read().items()
+            if record is None or record.expires_at < now or not owner_is_alive(record.owner)
+        ]
+
+    def _read(self) -> dict[str, SandboxRecord | None]:
+        """The lease of each sandbox; None for one that cannot be read."""
+        found: dict[str, SandboxRecord | None] = {}
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                found[path.stem] = msgspec.json.decode(path.read_bytes(), type=SandboxRecord)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except msgspec.DecodeError:
+                found[path.stem] = None
+        return found

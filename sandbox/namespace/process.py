@@ -2,17 +2,21 @@
 
 Reads are driven by readiness: nothing runs while nobody waits, and a process whose output nobody reads is held up by
 its own pipe. The end of the process, not the end of its streams, ends `receive`: a child left in the background may
-hold them open for ever.
+hold them open, and fill them, for ever. What lies in the pipes at the end is read, and no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import struct
+import termios
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import anyio
+import anyio.lowlevel
 
 from sandbox.errors import EngineFault, SandboxLost
 from sandbox.namespace.link import DEADLINE_S, ENGINE, Link
@@ -58,6 +62,8 @@ class Process:
         self._wake = anyio.Event()
         self._ended = anyio.Event()
         self._lost = False
+        self._left: dict[int, int] = {}
+        """Bytes in the pipes when it ended, less what was read since; of a process that runs nothing."""
         self.run = 0
         """Number of the request that started it."""
         self.status: int | None = None
@@ -65,6 +71,7 @@ class Process:
 
     def on_exit(self, status: int, *, lost: bool) -> None:
         self.status, self._lost = status, lost
+        self._left = {descriptor: _unread(descriptor) for descriptor in self._streams}
         self._ended.set()
         self._wake.set()
 
@@ -91,6 +98,7 @@ class Process:
 
     async def receive(self) -> tuple[Stream, bytes] | None:
         """The next chunk; None once it has ended and what it wrote is read. Raises: SandboxLost."""
+        await anyio.lowlevel.checkpoint()  # else who writes faster than we read keeps every deadline from its turn
         while True:
             ended = self.status is not None
             chunk = self._read_ready()
@@ -103,12 +111,17 @@ class Process:
 
     def _read_ready(self) -> tuple[Stream, bytes] | None:
         for descriptor, stream in tuple(self._streams.items()):
+            left = self._left.get(descriptor, _CHUNK)
+            if not left:
+                continue
             try:
-                data = os.read(descriptor, _CHUNK)
+                data = os.read(descriptor, min(left, _CHUNK))
             except BlockingIOError:
                 continue
             del self._streams[descriptor]
             if data:
+                if descriptor in self._left:
+                    self._left[descriptor] -= len(data)
                 self._streams[descriptor] = stream  # behind the other one, so that neither starves
                 return stream, data
             os.close(descriptor)
@@ -165,3 +178,8 @@ class Process:
             loop.remove_reader(descriptor)
             os.close(descriptor)
         self._on_release(self)
+
+
+def _unread(descriptor: int) -> int:
+    """Bytes that lie in a pipe."""
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])

@@ -15,6 +15,7 @@ from sandbox import basebuild
 from sandbox.base import BASE_PACKAGES
 from sandbox.basebuild import (
     Base,
+    MakingFailed,
     base_digest,
     default_cache,
     ensure_base,
@@ -22,7 +23,7 @@ from sandbox.basebuild import (
     trusted_argv,
     trusted_shell,
 )
-from sandbox.errors import EngineUnavailable, PackagesMissing
+from sandbox.errors import EngineFault, EngineUnavailable, PackagesMissing
 
 
 @pytest.fixture(scope="session")
@@ -215,10 +216,46 @@ async def test_where_mmdebstrap_fails_the_engine_makes_the_base(
     assert "exit code 25" in told[-1]
 
 
+@pytest.fixture
+def plain_cache(tmp_path: Path) -> Path:
+    """A cache that has the plain base."""
+    (tmp_path / "cache" / "base" / base_digest()).mkdir(parents=True)
+    return tmp_path / "cache"
+
+
 @pytest.mark.usefixtures("no_builder")
-async def test_packages_that_the_engine_does_not_find_either_are_no_fault_of_the_engine(tmp_path: Path) -> None:
+async def test_packages_that_the_engine_does_not_find_either_are_no_fault_of_the_engine(plain_cache: Path) -> None:
     async def otherwise(tar: Path, dockerfile: str) -> None:
-        raise EngineUnavailable("base environment", "RUN failed: E: Unable to locate package nosuch", "")
+        raise MakingFailed("RUN failed", "E: Unable to locate package nosuch", "")
 
     with pytest.raises(PackagesMissing, match="nosuch cannot be installed"):
-        await basebuild._make_tar(tmp_path / "base.tar", ("nosuch",), print, otherwise)
+        await ensure_base(("nosuch",), cache=plain_cache, progress=print, otherwise=otherwise)
+
+
+async def test_packages_over_which_the_builder_fails_or_takes_too_long_end_no_run(
+    builder: Callable[[str], Path], plain_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder("echo 'dpkg: error processing package odd'; exit 25")
+    with pytest.raises(PackagesMissing, match="exit code 25\ndpkg: error processing package odd"):
+        await ensure_base(("odd",), cache=plain_cache, progress=print)
+    builder("sleep 600")
+    monkeypatch.setattr(basebuild, "_DEADLINE_S", 0.5)
+    with anyio.fail_after(30), pytest.raises(PackagesMissing, match=r"not made within 0\.5 s"):
+        await ensure_base(("odd",), cache=plain_cache, progress=print)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'E: Failed to fetch http://deb/odd.deb  Could not connect'; echo 'E: apt-get failed'; exit 25",
+        "echo 'dpkg-deb: failed to write: No space left on device'; for n in {1..12}; do echo; done; exit 1",
+        "exit 0",
+    ],
+    ids=["network", "disk", "no tar"],
+)
+async def test_a_network_or_a_disk_that_fails_over_packages_is_a_fault_to_try_again(
+    builder: Callable[[str], Path], plain_cache: Path, script: str
+) -> None:
+    builder(script)
+    with pytest.raises(EngineFault, match="making it with odd failed"):
+        await ensure_base(("odd",), cache=plain_cache, progress=print)

@@ -74,6 +74,9 @@ def test_reward_json(text: bytes, reward: float) -> None:
         (b'{"reward": "1"}', "no flat object"),
         (b'{"reward": true}', "no flat object"),
         (b'{"reward": NaN}', "not finite"),
+        (b'{"reward": 1' + b"0" * 400 + b"}", "no float can hold"),
+        (b'{"reward": 1' + b"0" * 5000 + b"}", "not JSON"),
+        (b'{"a": ' * 50_000, "not JSON"),
     ],
 )
 def test_a_json_that_is_no_reward(text: bytes, reason: str) -> None:
@@ -311,6 +314,20 @@ async def test_without_evidence_there_is_no_reward(
     assert detail in verdict.detail
 
 
+def forged(report: str) -> str:
+    """A module that writes `report` to the grader's channel, whichever descriptor that is, and ends the grader."""
+    return textwrap.dedent(f"""
+        import os
+        for fd in range(3, 99):
+            try:
+                with open(fd, "wb") as channel:
+                    channel.write({report!r}.encode())
+            except OSError:
+                continue
+        os._exit(0)
+    """)
+
+
 @pytest.mark.parametrize(
     ("module", "detail"),
     [
@@ -322,6 +339,9 @@ async def test_without_evidence_there_is_no_reward(
             "def test_b(request): request.config.pluginmanager = None",
             "the tests broke pytest",
         ),
+        (forged('{"nonce": "é", "tests": [], "exit_code": 0, "log": ""}'), "without the nonce"),
+        (forged('{"x": ' + "[" * 100_000 + "]" * 100_000), "left no report"),
+        (forged('{"nonce": "", "tests": [], "exit_code": 1' + "0" * 5000), "left no report"),
     ],
 )
 async def test_ending_the_grader_is_no_way_out_of_a_reward_of_0(open_any: OpenEngine, module: str, detail: str) -> None:

@@ -383,6 +383,7 @@ def _forbid_imports() -> None:
 def main() -> None:
     """Arguments: the control socket's descriptor, an empty directory to mount on."""
     control, place = socket.socket(fileno=int(sys.argv[-2])), sys.argv[-1]
+    control.set_inheritable(False)  # it came through an exec; no process of a sandbox may have it
     os.umask(0o022)
     wire.prepare(control)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import json
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -45,9 +46,11 @@ def send(sock: socket.socket, message: Message, descriptors: Sequence[int] = ())
 
 
 def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
-    """The next packet with its descriptors; None when the peer is gone."""
+    """The next packet with its descriptors, closed on exec; None when the peer is gone."""
     try:
-        packet, descriptors, _, _ = socket.recv_fds(sock, PACKET_BYTES, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        packet, descriptors, _, _ = socket.recv_fds(sock, PACKET_BYTES, _DESCRIPTORS)
     except ConnectionResetError:
         return None
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)  # `recv_fds` takes flags and does not pass them on
     return (json.loads(packet), descriptors) if packet else None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtime.cli import run
-from tests.runtime.formats.samples import ENDLESS_TERMINALS, HARBOR, TERMINAL_BENCH, tree, write_files
+from tests.runtime.formats.samples import ENDLESS_TERMINALS, HARBOR, TASK_TOML, TERMINAL_BENCH, tree, write_files
 
 
 @pytest.fixture
@@ -31,6 +31,18 @@ def test_each_task_is_told_with_the_reason_that_stands_against_it(
     assert "harbor harbor yes" in shown
     assert "2 of 3 tasks imported, 1 of them cannot be run here" in shown
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bench", "harbor"]
+
+
+def test_brackets_in_names_and_reasons_are_shown_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(tmp_path / "set" / "a", TERMINAL_BENCH | {"Dockerfile": "FROM ubuntu[/x]\n"})
+    write_files(tmp_path / "set" / "b[red]", HARBOR | {"task.toml": TASK_TOML + "[[steps]]\nname = 'one'\n"})
+    assert run(["import", str(tmp_path / "set"), "--out", str(tmp_path / "out"), "--sandbox", "namespace"]) == 1
+    shown = capsys.readouterr().out
+    assert "FROM ubuntu[/x]" in shown
+    assert "b[red]" in shown
+    assert "[[steps]]" in shown
 
 
 def test_for_programs_and_only_of_the_kind_that_was_named(

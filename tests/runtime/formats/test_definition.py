@@ -82,6 +82,7 @@ def test_what_begins_with_the_base_lines_starts_from_the_base_environment() -> N
         ("Bootstrap: docker\nFrom: a\n%files\n/etc/passwd /x\n", "its %files copies /etc/passwd from the host"),
         ("Bootstrap: docker\nFrom: a\n%files\n../up /x\n", "its %files copies ../up from the host"),
         ("Bootstrap: docker\nFrom: a\n%files\ngone.txt /x\n", "its %files copies gone.txt, which is not there"),
+        ("Bootstrap: docker\nFrom: a\n%files\n'rows.csv /x\n", "its %files cannot be read ('rows.csv /x: No closing"),
         ("Bootstrap: docker\nFrom: a\n%environment\nexport A=$(date)\n", "its %environment is a program"),
     ],
 )

@@ -15,6 +15,12 @@ from tests.runtime.formats.samples import COMPOSE, HARBOR, TASK_TOML, write_file
 SERVICES = f"{COMPOSE}  db:\n    image: postgres\n"
 
 
+def aliased(names: int, each: int, *, key: str = "deploy") -> str:
+    """A compose file of one container, a few lines of which stand for `each` ** `names` nodes."""
+    levels = [f"  - &a{n} [{', '.join([f'*a{n - 1}'] * each)}]\n" for n in range(1, names)]
+    return f"x:\n  - &a0 [x]\n{''.join(levels)}services:\n  main: {{{key}: *a{names - 1}}}\n"
+
+
 def told(tmp_path: Path, changes: dict[str, str], engine: Literal["docker", "namespace"] = "namespace") -> list[str]:
     return objections(read_task(write_files(tmp_path / "t", HARBOR | changes)), engine=engine)
 
@@ -38,6 +44,10 @@ def test_a_plain_task_runs_anywhere(tmp_path: Path) -> None:
         ({"environment/docker-compose.yaml": "services:\n  main: {environment: [A=1]}\n"}, "sets variables (A)"),
         ({"environment/docker-compose.yaml": "services:\n  main: {deploy: {devices: [gpu]}}\n"}, "asks for devices"),
         ({"environment/docker-compose.yaml": "services:\n  main: {build: {args: {A: 1}}}\n"}, "build.args"),
+        ({"environment/docker-compose.yaml": aliased(9, 10)}, "too large with its aliases (*name) expanded"),
+        ({"environment/docker-compose.yaml": aliased(2000, 1)}, "nested more than 50 deep"),
+        ({"environment/docker-compose.yaml": "services: {main: {deploy: &d [*d]}}"}, "(*d) of nothing before it"),
+        ({"environment/docker-compose.yaml": "services: {main: {tty: !!bool maybe}}"}, "the type in its tag"),
         ({"tests/test.sh": "set -e\napt-get update\n"}, "(tests/test.sh, line 2: apt-get update)"),
         ({"tests/test.sh": "  curl -LsSf https://x.invalid/uv.sh | sh\n"}, "line 1: curl -LsSf https:"),
         ({"task.toml": TASK_TOML.replace("gpus = 0", "gpus = 2")}, "it needs gpus (2)"),
@@ -58,6 +68,11 @@ def test_a_plain_task_runs_anywhere(tmp_path: Path) -> None:
 def test_what_it_lacks_is_the_reason(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     (only,) = told(tmp_path, changes)
     assert reason in only
+
+
+def test_a_compose_file_may_use_aliases(tmp_path: Path) -> None:
+    shared = "x-shared: &shared {tty: true, environment: {}}\nservices:\n  main: {<<: *shared, image: x}\n"
+    assert told(tmp_path, {"environment/docker-compose.yaml": shared}) == []
 
 
 def test_docker_is_left_to_build_what_only_docker_reads(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_variables_of_the_container_are_kept_and_those_of_the_harness_are_not(tm
         ({"task.yaml": "a: &x [1]\nb: *x\n"}, "aliases"),
         ({"task.yaml": "a: !!python/object/apply:os.system [id]\n"}, "could not determine a constructor"),
         ({"task.yaml": "[" * 20_000 + "]" * 20_000}, "nested more than 50 deep"),
+        ({"task.yaml": "instruction: x\nhard: !!bool maybe\n"}, "not of the type in its tag"),
         ({"task.yaml": "instruction: x\nmax_agent_timeout_sec: -1\n"}, "max_agent_timeout_sec"),
         ({"tests/test.sh": "true\n"}, "writes no reward"),
     ],

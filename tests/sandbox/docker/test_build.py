@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from sandbox.base import BASE_DOCKERFILE, SERVICE_PACKAGES, base_dockerfile
-from sandbox.docker.build import BuildLog, image_name, split_local_base
+from sandbox.docker.build import BuildLog, PullFailed, check, image_name, split_local_base
 from sandbox.errors import BuildUnsupported, EngineFault, TransferRefused
 from sandbox.spec import BuildContext, BuildResult, File, SandboxSpec
 from tests.sandbox.docker.conftest import LIMITS, OpenEngine, started
@@ -42,6 +42,51 @@ def test_log_knows_the_step_and_keeps_the_end() -> None:
     assert (log.step, log.exit_code, log.built) == ("RUN x", 3, False)
     assert log.tail.splitlines()[-2:] == ["line 499", "returned a non-zero code: 3"]
     assert len(log.tail.splitlines()) <= 60
+
+
+def log_of(step: str, error: str, *output: str) -> BuildLog:
+    log = BuildLog()
+    for text in (f"Step 1/2 : {step}\n", *output):
+        log.add({"stream": text})
+    log.add({"error": error})
+    return log
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "pull access denied for x, repository does not exist or may require 'docker login'",
+        "manifest for x:1 not found: manifest unknown: manifest unknown",
+        "no matching manifest for linux/arm64/v8 in the manifest list entries",
+        "Get https://r/v2/x/manifests/1: unauthorized: authentication required",
+    ],
+)
+def test_image_that_cannot_be_had_is_unsupported(error: str) -> None:
+    with pytest.raises(BuildUnsupported, match="FROM x:1"):
+        check(log_of("FROM x:1", error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "toomanyrequests: You have reached your pull rate limit.",
+        "Get https://registry-1.docker.io/v2/: net/http: TLS handshake timeout",
+        "Get https://r/v2/: dial tcp: lookup r: i/o timeout",
+        "received unexpected HTTP status: 503 Service Unavailable",
+        "the build did not finish within 600 s",
+    ],
+)
+def test_image_that_could_not_be_fetched_this_time_is_a_fault(error: str) -> None:
+    with pytest.raises(PullFailed):
+        check(log_of("FROM x:1", error))
+
+
+def test_full_disk_of_the_engine_is_a_fault_and_no_failed_step() -> None:
+    with pytest.raises(EngineFault, match="no space is left"):
+        check(log_of("COPY a /a", "write /a: no space left on device"))
+    with pytest.raises(EngineFault, match="no space is left"):
+        check(log_of("RUN x", "x returned a non-zero code: 1", "cp: error writing 'a': No space left on device\n"))
+    check(log_of("RUN x", "x returned a non-zero code: 1", "x: no such file\n"))
 
 
 @docker
@@ -96,9 +141,9 @@ async def test_build_that_hangs_is_ended_by_its_time_limit(open_docker: OpenEngi
 
 
 @docker
-async def test_image_that_nobody_has_is_unsupported(open_docker: OpenEngine) -> None:
+async def test_registry_that_does_not_answer_is_a_fault(open_docker: OpenEngine) -> None:
     async with open_docker() as engine:
-        with pytest.raises(BuildUnsupported, match=r"localhost:1/no/such:image"):
+        with pytest.raises(PullFailed, match=r"localhost:1/no/such:image"):
             await engine.build(BuildContext(dockerfile="FROM localhost:1/no/such:image\nRUN true\n"))
 
 

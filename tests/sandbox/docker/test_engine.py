@@ -5,14 +5,19 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
 import anyio
 import pytest
+from aiohttp import web
 
 from sandbox.base import BASE_DOCKERFILE
 from sandbox.docker import labels
 from sandbox.docker.client import Client, answering, probe
+from sandbox.docker.config import ImageFacts
+from sandbox.docker.container import Container
 from sandbox.docker.engine import DockerEngine
 from sandbox.docker.export import export_base
 from sandbox.docker.sandbox import DockerSandbox
@@ -180,7 +185,8 @@ async def main():
         spec = SandboxSpec(image=sys.argv[1], limits=Limits(memory_mb=64, lifetime_s=600), run_id="killed")
         frozen = await engine.create(spec)
         image = await frozen.freeze()
-        print((await engine.create(spec)).id, frozen.id, image, flush=True)
+        graded = SandboxSpec(image=image, limits=spec.limits, run_id="killed")
+        print((await engine.create(graded)).id, frozen.id, image, flush=True)
         await anyio.sleep_forever()
 
 anyio.run(main)
@@ -196,6 +202,8 @@ async def test_what_a_killed_process_leaves_is_reaped(open_docker: OpenEngine) -
             *left, image = (await owner.stdout.receive()).decode().split()
             owner.send_signal(signal.SIGKILL)
         assert set(left) <= {record.sandbox_id for record in await engine.inventory()}
+        async with open_docker():
+            pass  # a sandbox still stands on the dead owner's image
         reaped = await reap(engine, now=time.time())
         assert set(left) <= {record.sandbox_id for record in reaped.removed}
         assert reaped.failed == ()
@@ -239,6 +247,41 @@ async def test_probe_tells_why_an_engine_cannot_be_used(tmp_path: Path) -> None:
 async def test_engine_that_does_not_answer_is_a_fault() -> None:
     with pytest.raises(EngineFault, match=r"listing failed: no answer within 0\.01 s"), answering("listing", 0.01):
         await anyio.sleep_forever()
+
+
+@pytest.fixture
+async def hanging(tmp_path: Path) -> AsyncIterator[str]:
+    """The address of an engine that answers what is asked on entering, and nothing after that."""
+
+    async def answer(request: web.Request) -> web.Response:
+        name = request.path.rpartition("/")[2]
+        if name not in ("version", "json"):
+            await anyio.sleep_forever()
+        return web.json_response({"ApiVersion": "1.41"} if name == "version" else [])
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "engine.sock")).start()
+    yield f"unix://{tmp_path}/engine.sock"
+    await runner.cleanup()
+
+
+async def test_an_engine_that_hangs_holds_nobody_up_who_leaves(hanging: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_base(_packages: tuple[str, ...]) -> NoReturn:
+        raise NotImplementedError
+
+    monkeypatch.setattr("sandbox.docker.sandbox.REMOVE_S", 0.2)
+    monkeypatch.setattr("sandbox.docker.engine._LEAVE_S", 0.2)
+    with anyio.fail_after(20):
+        async with DockerEngine(base=no_base, url=hanging) as engine:
+            engine._sandboxes.add("left")
+            facts = ImageFacts(env={}, workdir="")
+            made = {"client": engine._client, "watch": engine._watch, "tasks": engine._tasks}
+            container = Container("held", SandboxSpec(image="x"), facts, **made)
+            async with DockerSandbox(engine, container):
+                pass
 
 
 async def test_leaving_by_an_exception_raises_that_exception(open_docker: OpenEngine) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost
 from sandbox.namespace.engine import NamespaceEngine
+from sandbox.namespace.leases import Leases
 from sandbox.owner import owner_is_alive
 from sandbox.spec import File, Limits, Profile, SandboxSpec
 
@@ -83,6 +84,16 @@ async def test_what_a_double_crash_leaves_is_cleared_by_the_next_engine(state_di
         assert await engine.inventory() == []
         assert not namespace_groups.names() & set(started["ids"])
         assert list((state_dir / "images").iterdir()) == []
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"sandbox_id": "dead', bytes(64)], ids=["empty", "cut", "zeros"])
+async def test_a_lease_that_a_power_cut_tore_is_cleared_like_any_other(state_dir, rootfs, torn):
+    (state_dir / "sandboxes").mkdir(parents=True)
+    (state_dir / "sandboxes" / "dead.json").write_bytes(torn)
+    assert Leases(state_dir / "sandboxes").all() == []
+    async with NamespaceEngine(state_dir=state_dir, rootfs=rootfs, trusted=None) as engine:
+        assert engine.notes == engine._link.notes
+        assert list((state_dir / "sandboxes").iterdir()) == []
 
 
 async def test_a_dead_spawner_loses_every_sandbox_and_faults_every_call(namespace_engine, state_dir):

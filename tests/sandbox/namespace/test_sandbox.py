@@ -62,10 +62,40 @@ async def test_environment_is_clean_and_layered(namespace_engine):
         assert set(pairs) == {"A", "B", "HOME", "USER", "LANG", "TERM", "PATH", "PWD", "SHLVL", "_"}
 
 
+async def test_a_process_has_its_three_streams_and_no_descriptor_of_the_spawner(namespace_engine):
+    script = "import os; print([fd for fd in range(99) if os.path.exists(f'/proc/self/fd/{fd}')])"
+    for profile in Profile:
+        async with await create(namespace_engine, profile=profile) as sandbox:
+            result = await sandbox.exec(["python3", "-c", script], user="root")
+            assert result.stdout == b"[0, 1, 2]\n"
+
+
 async def test_a_child_in_the_background_does_not_hold_up_exec(namespace_engine):
     async with await create(namespace_engine) as sandbox:
         with anyio.fail_after(30):
             assert await shell(sandbox, "sleep 1000 & echo done") == (0, "done\n")
+
+
+async def test_what_a_child_writes_after_the_end_is_not_waited_for(namespace_engine):
+    async with await create(namespace_engine) as sandbox:
+        process = await sandbox.spawn(["bash", "-c", "setsid tee /tmp/seen <&0 & echo end >&2"], env={}, cwd="/")
+        assert await process.wait() == 0
+        await process.send(b"late\n")
+        await shell(sandbox, "until [ -s /tmp/seen ]; do sleep 0.01; done")
+        assert [await process.receive(), await process.receive()] == [("err", b"end\n"), None]
+        await process.aclose()
+
+
+async def test_reading_can_be_cancelled_while_output_is_ready_and_none_is_lost(namespace_engine):
+    async with await create(namespace_engine) as sandbox:
+        process = await sandbox.spawn(["echo", "one"], env={}, cwd="/")
+        assert await process.wait() == 0
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await process.receive()
+        assert scope.cancelled_caught
+        assert [await process.receive(), await process.receive()] == [("out", b"one\n"), None]
+        await process.aclose()
 
 
 async def test_time_out_kills_the_whole_session_of_the_process_and_leaves_the_sandbox_usable(namespace_engine):
