@@ -151,15 +151,21 @@ class ContainerProcess:
                 pass  # ended before it has read all
 
     async def _read(self) -> Chunk | None:
-        with answering("reading output", math.inf, sandbox_id=self._container.sandbox_id):
-            message = await self._stream.read_out()
+        try:
+            with answering("reading output", math.inf, sandbox_id=self._container.sandbox_id):
+                message = await self._stream.read_out()
+        except SandboxLost as fault:
+            raise await self._container.lost() from fault
         if message is None:
             return None
         return ("err" if message.stream == 2 else "out"), message.data
 
     async def _record(self) -> Mapping[str, Any]:
-        with answering("inspecting a process", CALL_S, sandbox_id=self._container.sandbox_id):
-            record: Mapping[str, Any] = await self._container.client.ask("GET", f"exec/{self._exec_id}/json")
+        try:
+            with answering("inspecting a process", CALL_S, sandbox_id=self._container.sandbox_id):
+                record: Mapping[str, Any] = await self._container.client.ask("GET", f"exec/{self._exec_id}/json")
+        except SandboxLost as fault:
+            raise await self._container.lost() from fault
         return record
 
     async def _await_end(self) -> int:
