@@ -104,7 +104,8 @@ async def test_a_team_leads_itself_though_a_daemon_works(tmp_path, monkeypatch):
 def test_a_server_that_cannot_be_reached_is_told_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
     make_task(tmp_path / "tasks", "a")
-    command = ["train", str(RECIPES / "small-cpu-sglang.toml"), "--tasks", str(tmp_path / "tasks"), "--sandbox"]
+    (tmp_path / "tiny.toml").write_text(TINY.replace('engine = "torch"', 'engine = "sglang"'))
+    command = ["train", str(tmp_path / "tiny.toml"), "--tasks", str(tmp_path / "tasks"), "--sandbox"]
     command += ["namespace", "--model", str(make_model(tmp_path / "model")), "--out", str(tmp_path / "run"), "--here"]
     assert run([*command, "--engine-url", "http://127.0.0.1:9"]) == 1
     assert "termloom: policy http://127.0.0.1:9: /model_info: Cannot connect" in capsys.readouterr().err
