@@ -110,14 +110,12 @@ def _show(results: Sequence[Transferred], *, imported: bool, as_json: bool) -> i
 
 def _print_table(results: Sequence[Transferred], *, imported: bool) -> None:
     from rich.console import Console
-    from rich.markup import escape
 
     from runtime.progress import table
 
     columns = ("task", "format", "runnable" if imported else "exported", "left out")
     rows = [(r.source.name, r.format, _verdict(r, imported=imported), ", ".join(r.left_out)) for r in results]
-    shown = table(columns, [tuple(map(escape, row)) for row in rows])  # names and reasons are other people's text
-    Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH).print(shown)
+    Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH).print(table(columns, rows))
 
 
 def _verdict(result: Transferred, *, imported: bool) -> str:
