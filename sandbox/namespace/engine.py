@@ -119,6 +119,7 @@ class NamespaceEngine:
         self._cgroups = Cgroups.detect()
         self._owner = owner_token()
         self._images = Images(self._state_dir / "images", self._rootfs)
+        self._leases.drop_halves()
         for sandbox_id in self._leases.abandoned():
             try:
                 self._clear(sandbox_id)

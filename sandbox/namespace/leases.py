@@ -15,6 +15,8 @@ import msgspec
 from sandbox.owner import owner_is_alive
 from sandbox.spec import SandboxRecord
 
+_OWNED_BY, _HALF = ".of-", ".new"
+
 
 class Leases:
     """The directory of lease files. All methods block briefly on the file system."""
@@ -27,7 +29,7 @@ class Leases:
 
     def write(self, record: SandboxRecord) -> None:
         path = self.path(record.sandbox_id)
-        temporary = path.with_suffix(".new")
+        temporary = path.with_suffix(f"{_OWNED_BY}{record.owner}{_HALF}")
         temporary.write_bytes(msgspec.json.encode(record))
         temporary.rename(path)
 
@@ -49,6 +51,12 @@ class Leases:
             for sandbox_id, record in self._read().items()
             if record is None or record.expires_at < now or not owner_is_alive(record.owner)
         ]
+
+    def drop_halves(self) -> None:
+        """Remove what writers that do not run any more left of a lease: it named no sandbox yet."""
+        for path in self._directory.glob(f"*{_HALF}"):
+            if not owner_is_alive(path.name.removesuffix(_HALF).partition(_OWNED_BY)[2]):
+                path.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, SandboxRecord | None]:
         """The lease of each sandbox; None for one that cannot be read."""

@@ -14,7 +14,7 @@ import pytest
 from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.namespace.leases import Leases
-from sandbox.owner import owner_is_alive
+from sandbox.owner import owner_is_alive, owner_token
 from sandbox.spec import File, Limits, Profile, SandboxSpec
 
 pytestmark = [pytest.mark.namespace, pytest.mark.timeout(180)]
@@ -84,6 +84,17 @@ async def test_what_a_double_crash_leaves_is_cleared_by_the_next_engine(state_di
         assert await engine.inventory() == []
         assert not namespace_groups.names() & set(started["ids"])
         assert list((state_dir / "images").iterdir()) == []
+
+
+async def test_half_a_lease_goes_when_its_writer_is_gone_and_not_before(state_dir, rootfs):
+    here, _, _ = owner_token().partition(":")
+    owners = {"a": owner_token(), "b": f"{here}:1:0"}
+    ours, theirs = (state_dir / "sandboxes" / f"{name}.of-{owner}.new" for name, owner in owners.items())
+    ours.parent.mkdir(parents=True)
+    ours.write_bytes(b"{")
+    theirs.write_bytes(b"{")
+    async with NamespaceEngine(state_dir=state_dir, rootfs=rootfs, trusted=None):
+        assert (ours.exists(), theirs.exists()) == (True, False)
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"sandbox_id": "dead', bytes(64)], ids=["empty", "cut", "zeros"])
