@@ -95,10 +95,14 @@ def policy_digest(directory: Path) -> str:
         raise UserError(str(directory), "holds no weights (*.safetensors)", "Give a whole Hugging Face directory")
     digest = hashlib.sha256()
     for path in files:
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{content} {path.name}\n".encode())
+        digest.update(f"{file_digest(path)} {path.name}\n".encode())
     return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of what is in it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def begin(store: Store, run_id: str, basis: Basis, *, command: str) -> None:

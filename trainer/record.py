@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import msgspec
 
 from runtime.errors import UserError
 from runtime.task import read_task
-from trainer.basis import policy_digest
+from trainer.basis import file_digest, policy_digest
 from trainer.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def identify(inputs: Inputs) -> Known:
         model=policy_digest(inputs.model),
         tasks=_tasks(inputs.tasks),
         held_out=_tasks(inputs.held_out),
-        demonstrations={str(n): _digest(path) for n, path in enumerate(inputs.demonstrations)},
+        demonstrations={str(n): file_digest(path) for n, path in enumerate(inputs.demonstrations)},
     )
 
 
@@ -98,8 +97,3 @@ def _kept(path: Path, given: dict[str, Any]) -> dict[str, Any]:
 
 def _tasks(directories: Sequence[Path]) -> dict[str, str]:
     return {path.name: read_task(path).hash() for path in directories}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -55,20 +55,20 @@ async def demonstrate(arena, tasks, path):
     path.write_bytes(b"\n".join(lines))
 
 
+async def prepare(arena, place, model, tasks):
+    """What a run there is given: tasks to train on and to measure, and demonstrations of them."""
+    shown = place / "demonstrations.jsonl"
+    await demonstrate(arena, tasks, shown)
+    return Inputs(model=model, tasks=tasks, held_out=tasks, out=place / "run", demonstrations=(shown,))
+
+
 async def test_from_demonstrations_to_a_policy_with_a_report_and_again(tmp_path):
     check(RECIPE, "recipe")
     tasks = (make_task(tmp_path / "tasks", "a"),)
     model = make_model(tmp_path / "model", hidden=64)
     told = []
     async with open_world(tmp_path / "state") as (engine, arena):
-        await demonstrate(arena, tasks, tmp_path / "demonstrations.jsonl")
-        inputs = Inputs(
-            model=model,
-            tasks=tasks,
-            held_out=tasks,
-            out=tmp_path / "run",
-            demonstrations=(tmp_path / "demonstrations.jsonl",),
-        )
+        inputs = await prepare(arena, tmp_path, model, tasks)
         tools = Tools(engine=engine, limits=limits(), run_id="test", say=told.append)
         await run_training(RECIPE, inputs, tools)
         rates = {
@@ -112,14 +112,7 @@ async def test_a_run_that_is_drained_says_so_and_goes_on_later(tmp_path, after):
             drains[-1]()
 
     async with open_world(tmp_path / "state") as (engine, arena):
-        await demonstrate(arena, tasks, tmp_path / "demonstrations.jsonl")
-        inputs = Inputs(
-            model=model,
-            tasks=tasks,
-            held_out=tasks,
-            out=tmp_path / "run",
-            demonstrations=(tmp_path / "demonstrations.jsonl",),
-        )
+        inputs = await prepare(arena, tmp_path, model, tasks)
         tools = Tools(engine=engine, limits=limits(), run_id="test", say=say, on_drain=drains.append)
         assert not await run_training(recipe, inputs, tools)
         assert not (inputs.out / "policy").exists()
