@@ -66,27 +66,20 @@ def updates(one, count=2):
     return [one.update(make_samples(seed=s, count=7)) for s in range(count)], state(one.policy)
 
 
-def tuned(team, *, lora=None, **changes):
-    one, seen = model(), []
-    examples = [Example(id=s.id, ids=s.ids, weights=[0.5 * m for m in s.mask]) for s in make_samples(seed=4, count=11)]
-    config = msgspec.structs.replace(SFTConfig(learning_rate=1e-2, batch=5, epochs=2, row_tokens=12), **changes)
-    fine_tune(one, examples, config, team=team, lora=lora, on_step=lambda step, got: seen.append(got) or len(seen) == 5)
-    return seen, state(one)
-
-
-def tuned_in_two_goes(team, directory):
-    """The same, stopped after three steps and begun again."""
+def tuned(team, *, lora=None, goes=(5,), checkpoints=None):
+    """Stopped after so many steps in all, each time, and begun again from the checkpoints."""
     seen = []
     examples = [Example(id=s.id, ids=s.ids, weights=[0.5 * m for m in s.mask]) for s in make_samples(seed=4, count=11)]
     config = SFTConfig(learning_rate=1e-2, batch=5, epochs=2, row_tokens=12)
-    for most in (3, 5):
+    for most in goes:
         one = model()
         fine_tune(
             one,
             examples,
             config,
             team=team,
-            checkpoints=directory,
+            lora=lora,
+            checkpoints=checkpoints,
             on_step=lambda step, got, most=most: seen.append(got) or len(seen) == most,
         )
     return seen, state(one)
@@ -98,7 +91,7 @@ def outcomes(team, directory: Path):
     got["tied and recomputed"] = updates(learner(team, policy=model(tied=True, checkpointed=True)))
     got["adapters"] = updates(learner(team, lora=LORA))
     got["fine-tuning"] = tuned(team)
-    got["fine-tuning in two goes"] = tuned_in_two_goes(team, directory / f"tuned-by-{team.size}")
+    got["fine-tuning in two goes"] = tuned(team, goes=(3, 5), checkpoints=directory / f"tuned-by-{team.size}")
     got["fine-tuning of adapters"] = tuned(team, lora=LORA)
     halted = learner(team)
     halted.update(make_samples(seed=0, count=7))
