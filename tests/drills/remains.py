@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,10 +59,16 @@ def nothing_left(root: Path) -> Iterator[Remains]:
 
 @contextmanager
 def no_descriptor_left(pid: int) -> Iterator[None]:
-    """Around the work of a process that lives on. Some connections may be kept for the next request, or be closing."""
+    """Around the work of a process that lives on.
+
+    Some connections may be kept for the next request. A piece of work that the bus handed out twice may still be at work
+    for the second time when its job has ended: it is waited for.
+    """
     idle = _descriptors(pid)
     yield
-    left = _descriptors(pid) - idle
+    patience_ends = time.monotonic() + _PATIENCE_S
+    while (left := _descriptors(pid) - idle) > _SPARE and time.monotonic() < patience_ends:
+        time.sleep(0.1)
     assert left <= _SPARE, f"{left} descriptors more than before"
 
 

@@ -47,4 +47,6 @@ async def test_two_workers_elsewhere_share_the_work_and_one_killed_in_mid_work_l
         assert two.stop() == 0
         done = next(line for line in two.lines if "pieces of work" in line)
         assert int(done.split()[3]) > 0
+        # What the kill left before the spawner knew of it goes when the next worker opens there.
+        assert DrillWorker(tmp_path, places[0].name, url, prefix=places[0].prefix).stop() == 0
         assert daemon.stop() == 0
