@@ -268,7 +268,7 @@ def serve_command(recipe: Recipe, model: str) -> str:
     serve = recipe.serve
     return (
         f"python -m sglang.launch_server --model-path {model} --weight-version 0 --tp {serve.tensor_parallel}"
-        f" --dtype bfloat16 --context-length {recipe.rollout_agent().context_tokens + _SLACK_TOKENS}"
+        f" --dtype bfloat16 --context-length {recipe.context_tokens + _SLACK_TOKENS}"
         f" --max-running-requests {serve.max_running} --max-prefill-tokens {serve.max_batched_tokens}"
         f" --mem-fraction-static {serve.memory_fraction:g} --enable-metrics"
     )

@@ -37,7 +37,7 @@ from runtime.store import Store
 from runtime.task import read_task
 from runtime.trajectory import Trajectory, decode, encode
 from trainer.analysis import Analysis, analyse
-from trainer.basis import Player, basis_of, begin
+from trainer.basis import Basis, begin
 from trainer.rollout import STAGE, RolledOut, RolloutAsked, RolloutContext
 
 SCHEMA_VERSION = 1
@@ -156,13 +156,10 @@ async def run_evaluation(
     directory: Path,
     *,
     run_id: str,
-    engine: str,
+    basis: Basis,
     limits: Limits,
-    attempts: int,
     concurrency: int,
-    seed: int = 0,
     policy_version: int | None = None,
-    player: Player | None = None,
     on_event: OnEvent = lambda _: None,
     announce: Callable[[Runner], None] = lambda _: None,
 ) -> Evaluation | None:
@@ -170,27 +167,16 @@ async def run_evaluation(
     its end.
 
     Args:
-        player: who acts, where more is known than the context's name of the model.
+        basis: what the result rests on: `basis_of` these tasks and the context's settings.
 
     Raises: UserError, TaskInvalid, StoreError, ChatRejected, SandboxError.
     """
     asked = [
         RolloutAsked(item=f"{task.name}/0/{i}", run_id=run_id, task=str(task), group=task.name)
         for task in tasks
-        for i in range(attempts)
+        for i in range(basis.attempts)
     ]
     stage = replace(STAGE, slots=concurrency)
-    basis = await to_thread.run_sync(
-        lambda: basis_of(
-            tasks,
-            context.settings,
-            player=player or Player(model=context.model),
-            engine=engine,
-            grade_overflow=context.grade_overflow,
-            attempts=attempts,
-            seed=seed,
-        )
-    )
     async with Store(directory / STORE) as store, MemoryBus() as bus:
         await begin(store, run_id, basis, command=context.source)
         runner = Runner(
@@ -227,7 +213,7 @@ async def run_evaluation(
             attempts=basis.attempts,
             seed=basis.seed,
             created_at=time.time(),
-            tasks=tuple(_task_result(task, attempts, ends) for task in tasks),
+            tasks=tuple(_task_result(task, basis.attempts, ends) for task in tasks),
             analysis=analyse(trajectories),
         )
         write_evaluation(evaluation, trajectories, directory)

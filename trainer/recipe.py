@@ -151,6 +151,11 @@ class Recipe(Table, frozen=True, kw_only=True):
         turns = EVALUATE.model_dump(exclude_unset=True)
         return AgentSettings(**(self.rollout_agent().model_dump() | turns | self.evaluate.agent))
 
+    @property
+    def context_tokens(self) -> int:
+        """What an engine's context must hold: the longest episode, trained on or measured."""
+        return max(self.rollout_agent().context_tokens, self.evaluation_agent().context_tokens)
+
 
 def load_recipe(path: Path) -> Recipe:
     """Read and check a recipe. Raises: UserError."""

@@ -86,7 +86,6 @@ async def carry_out_play(
     tasks, agent, run = find_tasks(map(Path, asked.tasks)), _agent(asked, recipe, settings), run_id(asked.command, out)
     player = await to_thread.run_sync(_player, asked, recipe, settings)
     grade_overflow = recipe is None or recipe.rollout.context_overflow == "grade"
-    seed = recipe.seed if recipe else 0
     basis = await to_thread.run_sync(
         lambda: basis_of(
             tasks,
@@ -95,7 +94,7 @@ async def carry_out_play(
             engine=engine.name,
             grade_overflow=grade_overflow,
             attempts=asked.attempts,
-            seed=seed,
+            seed=recipe.seed if recipe else 0,
         )
     )
     out.mkdir(parents=True, exist_ok=True)
@@ -115,13 +114,10 @@ async def carry_out_play(
             tasks,
             out,
             run_id=run,
-            engine=engine.name,
+            basis=basis,
             limits=limits,
-            attempts=asked.attempts,
             concurrency=settings.limits.run,
-            seed=seed,
             policy_version=version,
-            player=player,
             on_event=on_event,
             announce=announce,
         )

@@ -38,7 +38,8 @@ def open_pool(recipe: Recipe, model: Path, urls: Sequence[str]) -> AbstractAsync
                 "is 'sglang', but no server is named",
                 "Give --engine-url; --dry-run prints how to start one",
             )
-        clients = {url: SGLangClient(url, road=recipe.serve.handover) for url in urls}
+        road, tokens = recipe.serve.handover, recipe.context_tokens
+        clients = {url: SGLangClient(url, road=road, context_tokens=tokens) for url in urls}
     else:
         from trainer.parallel import own_device
         from trainer.policy.torch_engine import TorchEngine

@@ -33,7 +33,7 @@ from runtime.task import read_task
 from runtime.trajectory import Trajectory, segments
 from sandbox.engine import Engine
 from trainer.arena import Arena
-from trainer.basis import Player
+from trainer.basis import Basis, Player, basis_of
 from trainer.evaluate import RESULT, Evaluation, rate, read_evaluation, run_evaluation
 from trainer.handover import PolicyPool, WeightStore
 from trainer.loop import Group, Loop, LoopConfig, Missing
@@ -250,25 +250,34 @@ class _Run:
         if (place / RESULT).exists():
             return read_evaluation(place)
         await anyio.Path(place).mkdir(parents=True, exist_ok=True)
+        context = self._context("evaluate")
         evaluation = await run_evaluation(
-            self._context("evaluate"),
+            context,
             self._inputs.held_out,
             place,
             run_id=f"{self._tools.run_id}-{name}",
-            engine=self._tools.engine.name,
+            basis=await to_thread.run_sync(self._basis, context),
             limits=self._tools.limits,
-            attempts=self._recipe.evaluate.attempts,
             concurrency=self._recipe.rollout.concurrency,
-            seed=self._recipe.seed,
             policy_version=self._pool.version,
             announce=lambda runner: self._drains.append(runner.drain),
-            player=Player(model=self._recipe.model.name, served_by=self._recipe.serve.engine),
             on_event=fan_out(self._tools.on_event, lambda _: moved()),
         )
         if evaluation is not None:
             got = rate(evaluation.tasks, 1, resamples=self._recipe.evaluate.resamples, seed=self._recipe.seed)
             self._tools.say(f"held-out pass rate, {name}: {got.shown()}")
         return evaluation
+
+    def _basis(self, context: RolloutContext) -> Basis:
+        return basis_of(
+            self._inputs.held_out,
+            context.settings,
+            player=Player(model=context.model, served_by=self._recipe.serve.engine),
+            engine=self._tools.engine.name,
+            grade_overflow=context.grade_overflow,
+            attempts=self._recipe.evaluate.attempts,
+            seed=self._recipe.seed,
+        )
 
     def _context(self, source: Any) -> RolloutContext:
         recipe = self._recipe

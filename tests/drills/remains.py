@@ -61,7 +61,7 @@ def nothing_left(root: Path) -> Iterator[Remains]:
 def no_descriptor_left(pid: int) -> Iterator[None]:
     """Around the work of a process that lives on.
 
-    Some connections may be kept for the next request. A piece of work that the bus handed out twice may still be at work
+    Some connections may be kept for the next request. Work that the bus handed out twice may still be under way
     for the second time when its job has ended: it is waited for.
     """
     idle = _descriptors(pid)

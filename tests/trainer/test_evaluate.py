@@ -16,6 +16,7 @@ from runtime.trajectory import Trajectory, Turn
 from sandbox.spec import FailureClass, Verdict
 from tests.trainer.world import limits, make_task, open_world
 from trainer.analysis import analyse, diversity_after_error, error_type, is_loop
+from trainer.basis import Player, basis_of
 from trainer.compare import compare_evaluations, differences
 from trainer.evaluate import (
     Attempt,
@@ -292,16 +293,19 @@ async def test_an_evaluation_in_real_sandboxes_counts_shows_and_goes_on_where_it
             model="script",
         )
 
+        basis = basis_of(
+            tasks,
+            context.settings,
+            player=Player(model=context.model),
+            engine=engine.name,
+            grade_overflow=context.grade_overflow,
+            attempts=2,
+            seed=0,
+        )
+
         async def evaluate():
             return await run_evaluation(
-                context,
-                tasks,
-                tmp_path / "out",
-                run_id="r",
-                engine=engine.name,
-                limits=limits(),
-                attempts=2,
-                concurrency=4,
+                context, tasks, tmp_path / "out", run_id="r", basis=basis, limits=limits(), concurrency=4
             )
 
         got = await evaluate()

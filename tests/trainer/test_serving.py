@@ -87,7 +87,7 @@ def served(directory, tmp_path, monkeypatch):
     other = make_model(tmp_path / "other", seed=1)
 
     def open_served(kind=TorchEngine):
-        monkeypatch.setattr("trainer.policy.sglang.SGLangClient", lambda url, road: kind(load_model(other)))
+        monkeypatch.setattr("trainer.policy.sglang.SGLangClient", lambda url, **_: kind(load_model(other)))
         encoder = open_encoder(recipe, directory)
         return serve(recipe, directory, ["http://server"], encoder=encoder, place=tmp_path / "place")
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 API_KEY = "TERMLOOM_ENGINE_API_KEY"
+_KEPT_TOKENS = 8
+"""Of its context that a server may keep to itself (6 in the versions probed)."""
 _UNDO_S = 5.0
 """For what must be asked of a server after a hand-over was given up."""
 _TOO_LONG = re.compile(r"the model's (maximum )?context length|exceeds the maximum allowed length")
@@ -58,14 +60,17 @@ class SGLangClient:
     Args:
         base_url: `http://host:port` of the worker itself (a router forwards `/generate` only).
         road: how weights travel; its deadline is that of the scope in which `update` is called.
+        context_tokens: what the server's context must hold, prompt and answers together.
         deadline_s: for one generation, its time in the server's queue included, and for entering the client.
 
     Requests carry the key that the environment variable `TERMLOOM_ENGINE_API_KEY` holds, if any.
     """
 
-    def __init__(self, base_url: str, *, road: Road = "disk", deadline_s: float = 600.0) -> None:
+    def __init__(
+        self, base_url: str, *, road: Road = "disk", context_tokens: int = 0, deadline_s: float = 600.0
+    ) -> None:
         self.base_url = base_url.rstrip("/")
-        self._road, self._deadline_s = road, deadline_s
+        self._road, self._context_tokens, self._deadline_s = road, context_tokens, deadline_s
         key = os.environ.get(API_KEY)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._version = 0
@@ -190,6 +195,16 @@ class SGLangClient:
             "group": over_group(self.base_url, ranks=self._ranks, device=self._info["device"]),
         }[self._road]
 
+    def _require_room(self) -> None:
+        """Raises: UserError when the server's context, or its memory, is too small for an episode."""
+        most = self._info.get("max_req_input_len")
+        if most is not None and most + _KEPT_TOKENS < self._context_tokens:
+            raise UserError(
+                self.base_url,
+                f"takes at most {most} tokens, and the recipe's episodes may have {self._context_tokens}",
+                "Start the server with a larger --context-length (and memory for it), or lower agent.context_tokens",
+            )
+
     def _compare_shapes(self, weights: Path, version: int) -> None:
         try:
             new = tensor_shapes(weights)
@@ -216,6 +231,7 @@ class SGLangClient:
                 self._names, self._version = [model["weight_version"]], _version(model["weight_version"])
                 self._served = Path(model["model_path"])
                 self._choose_road()
+                self._require_room()
                 await self._probe()
         except TimeoutError:
             await self._http.close()

@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from runtime.errors import UserError
 from tests.trainer.policy.contract import PolicyContract, score
 from tests.trainer.toy import CONFIG, DECOUPLED, TASKS, make_loop, play
 from trainer.checkpoint import newest
@@ -205,6 +206,12 @@ async def test_a_failed_hand_over_is_mended_by_the_next(open_client, other_dir, 
 async def test_a_server_that_is_not_there_is_one_clear_error():
     with pytest.raises(PolicyUnavailable, match="model_info"):
         async with SGLangClient("http://127.0.0.1:9"):
+            pass
+
+
+async def test_a_server_says_how_much_it_holds(server):
+    with pytest.raises(UserError, match=r"takes at most .* tokens, and the recipe's episodes may have 100000"):
+        async with SGLangClient(server, context_tokens=100_000):
             pass
 
 

@@ -79,7 +79,7 @@ ANSWER = {
 
 
 @asynccontextmanager
-async def serving(*answers):
+async def serving(*answers, info=(), **options):
     """A client of a server that answers generations with these, (status, body), after the one that probes it."""
     script, keys = [(200, ANSWER), *answers], []
 
@@ -88,7 +88,7 @@ async def serving(*answers):
         return web.json_response({"weight_version": "v0", "model_path": "/nowhere"})
 
     async def server_info(_request):
-        return web.json_response({"tp_size": 1, "pp_size": 1, "device": "cpu", "dtype": "float32"})
+        return web.json_response({"tp_size": 1, "pp_size": 1, "device": "cpu", "dtype": "float32", **dict(info)})
 
     async def generate(_request):
         status, body = script.pop(0)
@@ -102,7 +102,7 @@ async def serving(*answers):
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with SGLangClient(f"http://127.0.0.1:{runner.addresses[0][1]}", deadline_s=30) as client:
+        async with SGLangClient(f"http://127.0.0.1:{runner.addresses[0][1]}", deadline_s=30, **options) as client:
             yield client, keys
     finally:
         await runner.cleanup()
@@ -159,3 +159,15 @@ async def test_an_answer_that_waits_for_the_end_of_a_hand_over_counts_that_as_wa
             await anyio.sleep(0.2)
             client._routable.set()
     assert got[0].queue_s >= 0.1
+
+
+async def test_a_server_whose_context_is_shorter_than_an_episode_is_refused_at_once():
+    with pytest.raises(UserError, match="at most 1018 tokens, and the recipe's episodes may have 16384"):
+        async with serving(info={"max_req_input_len": 1018}, context_tokens=16384):
+            pass
+
+
+@pytest.mark.parametrize("info", [{"max_req_input_len": 1018}, {}], ids=["just enough", "it does not say"])
+async def test_a_server_whose_context_holds_an_episode_is_taken(info):
+    async with serving(info=info, context_tokens=1024) as (client, _):
+        assert client.version == 0
