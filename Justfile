@@ -11,7 +11,7 @@ default:
 [group('work')]
 generate *ARGS:
     @scripts/setup.sh
-    @.venv/bin/termloom generate --count 12 --seed 0 --out tasks "$@"
+    @.venv/bin/termloom generate "$@"
 
 # Recompute the certificates of generated tasks
 [group('work')]
@@ -23,7 +23,7 @@ verify *DIRS='tasks/*/':
 [group('work')]
 synthesize *ARGS:
     @scripts/setup.sh
-    @.venv/bin/termloom synthesize --tasks tasks --out trajectories "$@"
+    @.venv/bin/termloom synthesize "$@"
 
 # Measure a policy or an endpoint on tasks: just evaluate tasks --base-url … --model … --out DIR
 [group('work')]

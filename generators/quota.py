@@ -122,7 +122,7 @@ def _categories(
 ) -> tuple[str, ...]:
     known = {category.name for category in taxonomy.categories}
     if quota.family and quota.family not in families:
-        remedy = "docs/design/families.md lists them" if families else "Leave out --author chat"
+        remedy = f"There are {', '.join(families)}" if families else "Leave out --author chat"
         raise _unfillable(quota, f"{quota.family!r} is no task family that is drawn", remedy)
     if quota.category and quota.category not in known:
         raise _unfillable(quota, f"{quota.category!r} is no category", "`termloom taxonomy` lists them")

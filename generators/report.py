@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from generators.outdir import RunPlace
+from generators.procedural.library import FAMILIES
 from generators.quota import filled
 from generators.summary import Summary
 from generators.taxonomy import Taxonomy, load_taxonomy
@@ -66,7 +67,13 @@ def show_taxonomy(tasks: Path | None, quotas: Sequence[Quota], *, as_json: bool)
     code = 1 if unreadable or (tasks and any(there < wanted for _, wanted, there in coverage)) else 0
     if as_json:
         against = [{"cell": cell, "wanted": wanted, "tasks": there} for cell, wanted, there in coverage]
-        shown = {**msgspec.to_builtins(taxonomy), "tasks": dict(sorted(counts.items())), "quotas": against}
+        families = [{"name": f.name, "category": f.category, "levels": list(f.depths)} for f in FAMILIES]
+        shown = {
+            **msgspec.to_builtins(taxonomy),
+            "families": families,
+            "tasks": dict(sorted(counts.items())),
+            "quotas": against,
+        }
         _write_json({"kind": "result", **shown})
         return code
     rows = [
@@ -74,6 +81,7 @@ def show_taxonomy(tasks: Path | None, quotas: Sequence[Quota], *, as_json: bool)
         for c in taxonomy.categories
     ]
     _print(("category", "area", "tier", "tool groups", "tasks"), rows)
+    _print(("family", "category", "levels"), [(f.name, f.category, _span(f.depths)) for f in FAMILIES])
     _print(("complexity", "levels"), [(c.name, ", ".join(map(str, c.levels))) for c in taxonomy.complexities])
     if quotas:
         cells = [(cell, str(wanted), str(there) if tasks else "") for cell, wanted, there in coverage]
@@ -85,6 +93,10 @@ def show_taxonomy(tasks: Path | None, quotas: Sequence[Quota], *, as_json: bool)
     for line in unreadable:
         _write_line(line)
     return code
+
+
+def _span(levels: range) -> str:
+    return str(levels[0]) if len(levels) == 1 else f"{levels[0]} to {levels[-1]}"
 
 
 def _yield_rows(summary: Summary) -> list[tuple[str, ...]]:

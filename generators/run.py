@@ -167,8 +167,9 @@ def _categories(settings: GenerateSettings) -> tuple[str, ...]:
         return settings.categories
     from generators.procedural.library import FAMILIES, members
 
-    if unknown := sorted(set(settings.families) - {family.name for family in FAMILIES}):
-        raise UserError("--family", f"no task family is called {unknown[0]!r}", "docs/design/families.md lists them")
+    names = [family.name for family in FAMILIES]
+    if unknown := sorted(set(settings.families) - set(names)):
+        raise UserError("--family", f"no task family is called {unknown[0]!r}", f"There are {', '.join(names)}")
     covered = sorted({family.category for family in members(settings.style, settings.families)})
     if missing := sorted(set(settings.categories) - set(covered)):
         raise UserError("--category", f"no task family makes {missing[0]!r}", f"There are {', '.join(covered)}")

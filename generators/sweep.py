@@ -195,7 +195,7 @@ def _named(name: str) -> Family:
         return named(name)
     except KeyError:
         raise UserError(
-            "--family", f"no task family is called {name!r}", "docs/design/families.md lists them"
+            "--family", f"no task family is called {name!r}", f"There are {', '.join(f.name for f in FAMILIES)}"
         ) from None
 
 

@@ -18,6 +18,8 @@ import difflib
 import io
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
@@ -42,6 +44,8 @@ _EXTRAS = {
     "tensorboard": "track",
 }
 """By module: the extra of ours that installs it."""
+_THREADS_S = 1.0
+"""For threads that are just ending."""
 
 
 def build_app(group: str = GROUP) -> App:
@@ -116,6 +120,19 @@ def main() -> NoReturn:
     except OSError:  # its reader has gone, or its disk is full
         code = code or 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process. A thread that was given up in the middle of its work is not waited for: the interpreter would
+    wait as long as it takes.
+    """
+    end = time.monotonic() + _THREADS_S
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                os._exit(code)
     sys.exit(code)
 
 

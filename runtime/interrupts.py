@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import anyio
 
@@ -80,5 +80,6 @@ def interrupts(*, cleanup: str) -> Iterator[Interrupts]:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"termloom: {line}\n")
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):  # its reader has gone: what the signal asks for is done all the same
+        sys.stderr.write(f"termloom: {line}\n")
+        sys.stderr.flush()

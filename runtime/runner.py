@@ -432,10 +432,3 @@ class Runner:
 def _pause(backoff: Backoff, failed: int) -> float:
     """Full jitter under an exponential ceiling."""
     return random.uniform(0.0, min(backoff.ceiling_s, backoff.first_s * 2 ** (failed - 1)))
-
-
-def load_stages(group: str = "termloom.stages") -> list[Stage]:
-    """The stages that installed packages register, by entry point name."""
-    from importlib.metadata import entry_points
-
-    return [point.load() for point in sorted(entry_points(group=group), key=lambda point: point.name)]

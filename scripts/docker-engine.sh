@@ -41,6 +41,8 @@ install_missing() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq >&2
   apt-get install -y -qq --no-install-recommends "${wanted[@]}" >&2
+  # Newer releases keep the client in a package of its own.
+  command -v docker >/dev/null || apt-get install -y -qq --no-install-recommends docker-cli >&2
 }
 
 # Hybrid cgroups: crun refuses them while the unified tree holds controllers, so the engine does not get to see it.

@@ -8,7 +8,7 @@ venv=${TERMLOOM_PARITY_VENV:-.venv-parity}
 want=$venv/.installed-$(cat pyproject.toml tools/parity/requirements.txt scripts/parity.sh | sha256sum | cut -c1-16)
 if [[ ! -e $want ]]; then
   echo "parity: installing into $venv (about 3 GB)" >&2
-  [[ -x $venv/bin/python ]] || "${PYTHON:-python3}" -m venv "$venv"
+  scripts/venv.sh "$venv"
   pip=("$venv/bin/python" -m pip --disable-pip-version-check -qq install)
   # pip complains at length that their own pins are not met: that is the point, and shown only when it fails.
   said=$({

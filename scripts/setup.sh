@@ -4,7 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=${PYTHON:-python3}
 venv=.venv
 extras=() groups=()
 while (($#)); do
@@ -14,33 +13,13 @@ while (($#)); do
   esac
 done
 
-die() { echo "setup: $*" >&2; exit 1; }
-
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-  die "needs Python 3.11 or newer; '$python' is $("$python" --version 2>&1 || echo missing). Set PYTHON to one."
-
 # One stamp for each set of extras that was installed from this pyproject.toml.
 hash() { sha256sum | cut -c1-12; }
-current=$venv/.installed-$(cat pyproject.toml scripts/setup.sh | hash)
+current=$venv/.installed-$(cat pyproject.toml scripts/setup.sh scripts/venv.sh | hash)
 stamp=$current-$(echo "${extras[*]-} / ${groups[*]-}" | hash)
 [[ -e $stamp && -x $venv/bin/termloom ]] && exit 0
 
-if [[ ! -x $venv/bin/python ]]; then
-  echo "setup: making $venv"
-  if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
-    # Debian keeps venv in a package of its own.
-    rm -rf "$venv"
-    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-      echo "setup: installing python3-venv"
-      apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
-      "$python" -m venv "$venv" || die "could not make $venv"
-    else
-      "$python" -m pip --version >/dev/null 2>&1 || die "needs python3-venv: install it with 'apt-get install python3-venv' as root."
-      PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip install --quiet --user virtualenv && "$python" -m virtualenv --quiet "$venv" ||
-        die "needs python3-venv: install it with 'apt-get install python3-venv' as root."
-    fi
-  fi
-fi
+scripts/venv.sh "$venv"
 
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
 "$venv/bin/python" -c 'import importlib.metadata as m, sys; sys.exit(tuple(map(int, m.version("pip").split(".")[:2])) < (25, 1))' ||

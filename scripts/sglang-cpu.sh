@@ -13,7 +13,7 @@ setup() {
   want=$venv/.installed-$(cat tools/sglang-cpu/requirements.txt scripts/sglang-cpu.sh | sha256sum | cut -c1-16)
   [[ -e $want ]] && return
   echo "sglang-cpu: installing into $venv (about 3 GB)" >&2
-  [[ -x $venv/bin/python ]] || "${PYTHON:-python3}" -m venv "$venv"
+  scripts/venv.sh "$venv"
   local pip=("$venv/bin/python" -m pip --disable-pip-version-check -qq install)
   # pip complains at length that sglang's own pins are not met: that is the point, and shown only when it fails.
   local said

@@ -31,9 +31,7 @@ need nats-server nats-server
 need ip iproute2
 need chromedriver chromium chromium-driver
 
-if [[ -z ${DOCKER_HOST-} ]]; then
-  if socket=$(scripts/docker-engine.sh start); then export DOCKER_HOST=$socket; else missing "no Docker engine answers and none could be started"; fi
-fi
+if socket=$(scripts/docker-engine.sh start); then export DOCKER_HOST=$socket; else missing "no Docker engine answers and none could be started"; fi
 
 scripts/sglang-cpu.sh setup || missing "no SGLang environment could be made"
 

@@ -2,7 +2,7 @@
 # From nothing to a trained policy: tasks, demonstrations, random weights, then the recipe. Everything lies in one
 # directory; a step that is done is not done again, so a stopped run goes on when it is started again.
 #
-#   [OUT=runs/small] [SEED=0] scripts/train.sh [RECIPE [options of `termloom train`]]
+#   [OUT=runs/small] [SEED=0] scripts/train.sh [RECIPE [options of `termloom train` that name no file]]
 #
 # A recipe whose policy is served by SGLang gets its servers started, started again when they die, and stopped at the end.
 # A recipe of another model than the small one is handed to `termloom train` as it is.
@@ -14,7 +14,7 @@ shift $(($# > 0))
 
 scripts/setup.sh train plots
 termloom=.venv/bin/termloom
-grep -q '^chat_format = "small"' "$recipe" || exec "$termloom" train "$recipe" "$@"
+if [[ " $* " == *" --dry-run "* ]] || ! grep -q '^chat_format = "small"' "$recipe"; then exec "$termloom" train "$recipe" "$@"; fi
 # Sampler, learner and sandboxes share the cores: a second thread in torch would mostly wait for a core, spinning.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 step() { echo "train: $*" >&2; }
@@ -27,6 +27,7 @@ generate() { # FOLDER TASKS_OF_EACH SEED FAMILIES...
   local folder=$out/tasks/$1 each=$2 seed=$3 resume=()
   shift 3
   [[ -e $folder/manifest.json ]] && return
+  rmdir "$folder" 2>/dev/null || true # empty: left by a start that was stopped before its run began
   [[ -e $folder ]] && resume=(--resume)
   printf '[[quotas]]\nfamily = "basics-%s"\ncount = '"$each"'\n\n' "$@" >"$folder.quotas.toml"
   TERMLOOM_GENERATE__CERTIFICATE_REPEATS=1 TERMLOOM_GENERATE__ATTEMPTS_LEAST=1 "$termloom" generate --style terse --level 1 \

@@ -14,7 +14,7 @@ A plain state machine: it decides, an async shell acts. Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainer.sample import Sample
@@ -50,6 +50,11 @@ class Buffer:
         self.counts: Counter[str] = Counter()
         self._groups: dict[str, _Group] = {}
         self._training = False
+
+    def go_on(self, counts: Mapping[str, int]) -> None:
+        """Count on from an earlier start of the run. What was in work when that one ended comes again."""
+        self.counts.update(counts)
+        self.counts["admitted"] = self.counts["trained"] + self.counts["dropped"] + self.counts["failed"]
 
     def room(self) -> int:
         """How many more groups may be admitted now."""

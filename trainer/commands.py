@@ -20,6 +20,7 @@ from trainer.screen import say, show_estimate, show_evaluation, show_trained, te
 if TYPE_CHECKING:
     from runtime.limits import Limits
     from trainer.asked import PlayAsked, TrainAsked
+    from trainer.recipe import Recipe
 
 Sandbox = Literal["auto", "docker", "namespace"]
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
@@ -59,18 +60,17 @@ async def train(
     from trainer.recipe import load_recipe
 
     asked = load_recipe(recipe)
-    source = model or (Path(asked.model.path) if asked.model.path else None)
     found = tuple(find_tasks(tasks or ()))
     if common.dry_run:
-        return show_estimate(asked, recipe, source, len(found), as_json=common.json)
+        named = model or (Path(asked.model.path) if asked.model.path else None)
+        return show_estimate(asked, recipe, named, len(found), as_json=common.json)
     from trainer.parallel import in_team, is_follower
 
     if is_follower():
         from trainer.follow import follow
 
         return follow()
-    if source is None:
-        raise UserError("--model", "the recipe names no directory of a model", f"Give one with {asked.model.name}")
+    source = model or _model(asked, "--model")
     if asked.ppo is not None and not found:
         raise UserError("--tasks", "PPO needs tasks to train on", "Give a folder of them: termloom generate makes one")
     from trainer.asked import TrainAsked
@@ -191,6 +191,8 @@ async def evaluate(
     settings = common.settings(options=given)
     if common.dry_run:
         return common.show(settings)
+    if recipe is not None and (base_url or model):
+        raise UserError("--base-url", "names an endpoint, and --recipe a policy", "Measure one of them")
     own = {"max_turns": max_turns, "temperature": temperature}
     from msgspec.structs import replace
 
@@ -242,6 +244,8 @@ def compare(
         second: Another one.
         force: Compare runs that differ in more than the policy, over the tasks that both have.
     """
+    if common.dry_run:
+        return common.show(common.settings())
     import msgspec
 
     from trainer.compare import compare_evaluations, differences
@@ -288,17 +292,29 @@ def _asked(
         raise UserError(command, "no task is named", "Give task directories, or a folder of them")
     if attempts < 1:
         raise UserError("--attempts", f"{attempts} is refused", "It must be at least 1")
+    if engine_url and recipe is None:
+        raise UserError("--engine-url", "needs --recipe", "An endpoint is named with --base-url")
     find_tasks(roots)
     require_directory(out)
+    played = load_recipe(recipe) if recipe else None
+    if played is not None and policy is None:
+        policy = _model(played, "--policy")
     return PlayAsked(
         command=command,
         tasks=_absolute(roots),
-        recipe=msgspec.to_builtins(load_recipe(recipe)) if recipe else None,
+        recipe=msgspec.to_builtins(played) if played else None,
         policy=str(policy.absolute()) if policy else None,
         engine_urls=tuple(engine_url or ()),
         attempts=attempts,
         out=str(out.absolute()),
     )
+
+
+def _model(recipe: Recipe, option: str) -> Path:
+    """The directory that the recipe names. Raises: UserError."""
+    if not recipe.model.path:
+        raise UserError(option, "the recipe names no directory of a model", f"Give one with {recipe.model.name}")
+    return Path(recipe.model.path)
 
 
 async def _play(asked: PlayAsked, settings: Settings, common: Common) -> int:

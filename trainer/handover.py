@@ -30,6 +30,7 @@ import msgspec
 from anyio import to_thread
 from torch import nn
 
+from runtime.errors import UserError
 from trainer.checkpoint import synced_digest
 from trainer.model import ids_logprobs, save_model
 from trainer.policy.protocol import (
@@ -340,6 +341,9 @@ class PolicyPool:
                 await seat.client.score(_ANY_IDS)
         except PolicyUnavailable as error:
             self.router.leave(seat, error.reason)
+            return
+        except UserError as error:  # it came late and is unfit: the others carry the run
+            self.router.leave(seat, str(error))
             return
         if self._given is not None:
             await self._hand_over(seat, self._given)

@@ -126,6 +126,8 @@ def _check_play(command: Command, settings: Settings, options: Options) -> None:
     find_tasks(map(Path, asked.tasks))
     if asked.attempts < 1:
         raise UserError("attempts", f"{asked.attempts} is refused", "It must be at least 1")
+    if asked.recipe is not None and asked.policy is None:
+        raise UserError("policy", "is not given", "Give the directory of the recipe's policy")
     if asked.recipe is None:
         from runtime.chat.endpoint import require_endpoint
 

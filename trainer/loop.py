@@ -9,6 +9,7 @@ Invariants:
 - No silent stall: when no episode with a reward, update or hand-over has finished for `patience_s`, the run ends and
   names what is waited for. Episodes without a reward are no progress, however many of them end.
 - An episode without a reward reaches no statistic of the learner; it is counted by reason and makes room for another.
+- A run that has come to its end has nothing left to do when it is started again: its last checkpoint says so.
 - What is measured after a step belongs to the weights of its checkpoint, which is written before; a kill in between
   loses neither the step's line nor its measurement.
 """
@@ -56,6 +57,9 @@ class Missing:
 
     reason: str
 
+
+_EPISODES = "episodes_"
+"""What the buffer's counts are called in a step's line."""
 
 Rollout = Callable[[Group, int], Awaitable[Sample | Missing]]
 """(group, member) -> what the episode came to. Its sample's id is `<task>/<epoch>/<member>`."""
@@ -150,8 +154,9 @@ class Loop:
         self._trained: set[str] = set()
         self._slots = anyio.CapacityLimiter(config.concurrency)
         self._progress = _Progress()
-        self._exhausted = self._stopping = False
-        self._saved = -1
+        self._exhausted = self._stopping = self._ended = False
+        self._saved: tuple[int, bool] | None = None
+        """The checkpoint that there is: its updates, and whether the run had ended."""
 
     def drain(self) -> None:
         """Start nothing new; the run ends with a checkpoint after the update in work."""
@@ -177,6 +182,7 @@ class Loop:
             self._metrics.close()
         if not self.learner.updates and not self._stopping and self.config.steps != 0:
             raise NothingLearned(self.config, self.buffer.counts)
+        self._ended |= not self._stopping
         await self._checkpoint()
 
     async def _train(self, group: TaskGroup) -> None:
@@ -192,7 +198,11 @@ class Loop:
             await self._learn(samples, waited_s=time.monotonic() - asked)
 
     def _is_over(self) -> bool:
-        return self._stopping or (self.config.steps is not None and self.learner.updates >= self.config.steps)
+        return (
+            self._stopping
+            or self._ended
+            or (self.config.steps is not None and self.learner.updates >= self.config.steps)
+        )
 
     def _admit(self, group: TaskGroup) -> None:
         """Start as many groups as the buffer has room for."""
@@ -281,9 +291,10 @@ class Loop:
         found = await to_thread.run_sync(newest, self._checkpoints)
         if found is not None:
             await to_thread.run_sync(restore, self.learner, found)
-            self._trained = set(found.trained)
-            self._saved = self.learner.updates
-        self._metrics.open(self.learner.updates)
+            self._trained, self._ended = set(found.trained), found.extra.get("ended", False)
+            self._saved = (self.learner.updates, self._ended)
+        last = self._metrics.open(self.learner.updates)
+        self.buffer.go_on({name.removeprefix(_EPISODES): n for name, n in last.items() if name.startswith(_EPISODES)})
         if self.learner.updates > self.buffer.version:
             self.buffer.advance(self.learner.updates)
         await self._hand_over()
@@ -295,17 +306,17 @@ class Loop:
                 self.learner,
                 version=self.learner.updates,
                 trained=self._trained,
-                extra={"seed": self.config.seed},
+                extra={"seed": self.config.seed, "ended": self._ended},
                 keep=self.config.checkpoint_keep,
             )
 
-        if self._saved != self.learner.updates:
+        if self._saved != (self.learner.updates, self._ended):
             await to_thread.run_sync(save)
-            self._saved = self.learner.updates
+            self._saved = (self.learner.updates, self._ended)
 
     def _line(self, metrics: Metrics) -> dict[str, Any]:
         self.buffer.check()
-        counts = {f"episodes_{name}": count for name, count in self.buffer.counts.items()}
+        counts = {f"{_EPISODES}{name}": count for name, count in self.buffer.counts.items()}
         return {"step": self.learner.updates, **metrics, **counts, **self.pool.checked}
 
     async def _watch(self) -> None:

@@ -36,11 +36,15 @@ class MetricsLog:
         self._rewrite([old | dict(line) if old["step"] == line["step"] else old for old in lines])
         self._draw(line)
 
-    def open(self, step: int) -> None:
-        """Begin after `step`: later lines belong to a run that did not come to a checkpoint."""
+    def open(self, step: int) -> dict[str, Any]:
+        """Begin after `step`: later lines belong to a run that did not come to a checkpoint. Returns the last line that
+        stays.
+        """
+        kept = [line for line in read_metrics(self._path) if line["step"] <= step]
         if self._path.exists():
-            self._rewrite([line for line in read_metrics(self._path) if line["step"] <= step])
+            self._rewrite(kept)
         self._board = _board(self._board_path, step)
+        return kept[-1] if kept else {}
 
     def _rewrite(self, lines: Sequence[Mapping[str, Any]]) -> None:
         fresh = self._path.with_suffix(".partial")

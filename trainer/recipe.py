@@ -239,6 +239,8 @@ def _positive(recipe: Recipe) -> Iterator[tuple[str, int]]:
     yield "serve.max_running", recipe.serve.max_running
     if recipe.sft is not None:
         yield from ((f"sft.{name}", getattr(recipe.sft, name)) for name in _SFT_SIZES)
+    if recipe.sft is not None and recipe.sft.threads is not None:
+        yield "sft.threads", recipe.sft.threads
     if recipe.ppo is not None:
         yield from ((f"ppo.{name}", getattr(recipe.ppo, name)) for name in _PPO_SIZES)
     if recipe.ppo is not None and recipe.ppo.policy_anneal is not None:

@@ -139,7 +139,7 @@ def _player(asked: PlayAsked, recipe: Recipe | None, settings: Settings) -> Play
             raise UserError("--policy", "needs --recipe", "Its chat format and limits are in there")
         require_endpoint(settings.chat, otherwise="evaluate a policy with --policy and --recipe")
         return Player(model=settings.chat.model, served_by="endpoint", address=settings.chat.base_url)
-    directory = _directory(asked, recipe)
+    directory = _directory(asked)
     return Player(
         model=str(directory),
         weights=policy_digest(directory),
@@ -148,8 +148,11 @@ def _player(asked: PlayAsked, recipe: Recipe | None, settings: Settings) -> Play
     )
 
 
-def _directory(asked: PlayAsked, recipe: Recipe) -> Path:
-    return Path(asked.policy or recipe.model.path)
+def _directory(asked: PlayAsked) -> Path:
+    """Raises: UserError."""
+    if asked.policy is None:
+        raise UserError("--policy", "is not given", "Give the directory of the recipe's policy")
+    return Path(asked.policy)
 
 
 @asynccontextmanager
@@ -166,7 +169,7 @@ async def _policy(
         from trainer.policy.agent import TokenPolicy
         from trainer.serving import open_encoder, serve
 
-        directory = _directory(asked, recipe)
+        directory = _directory(asked)
         encoder = open_encoder(recipe, directory)
         serving = serve(recipe, directory, asked.engine_urls, encoder=encoder, place=Path(asked.out) / "handed-over")
         pool = await stack.enter_async_context(serving)

@@ -8,7 +8,8 @@ seen but not imitated; recoveries are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ class SFTConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Non-finite steps in a row that end the run."""
     checkpoint_every: int = 200
     """Steps."""
+    threads: int | None = None
+    """Of torch meanwhile, where it is to have more than the process keeps to beside sandboxes."""
 
 
 def example_of(trajectory: Trajectory, encoder: Encoder) -> Example:
@@ -140,21 +143,33 @@ def fine_tune(
     skips = 0
     saves = _Saves(checkpoints, [(scorer.get_submodule("model"), optimiser, "policy")], team)
     begin = saves.restore()
-    for step, members in enumerate(batches[begin:], begin):
-        for group in optimiser.param_groups:
-            group["lr"] = config.learning_rate * schedule(step, len(batches), config.warmup_ratio)
-        metrics = _step(scorer, optimiser, [examples[i] for i in members], config, team)
-        skips = skips + 1 if metrics["skipped_steps"] else 0
-        if skips == config.max_skips:
-            last = ", ".join(examples[i].id for i in members)
-            raise TrainingDiverged(step, f"{skips} non-finite steps in a row, the last on {last}")
-        stopped = team.agree(bool(on_step(step, metrics)))
-        if stopped or (step + 1) % config.checkpoint_every == 0:
-            saves.save(step + 1)
-        if stopped:
-            break
+    with _threads(config.threads):
+        for step, members in enumerate(batches[begin:], begin):
+            for group in optimiser.param_groups:
+                group["lr"] = config.learning_rate * schedule(step, len(batches), config.warmup_ratio)
+            metrics = _step(scorer, optimiser, [examples[i] for i in members], config, team)
+            skips = skips + 1 if metrics["skipped_steps"] else 0
+            if skips == config.max_skips:
+                last = ", ".join(examples[i].id for i in members)
+                raise TrainingDiverged(step, f"{skips} non-finite steps in a row, the last on {last}")
+            stopped = team.agree(bool(on_step(step, metrics)))
+            if stopped or (step + 1) % config.checkpoint_every == 0:
+                saves.save(step + 1)
+            if stopped:
+                break
     bring(scorer.get_submodule("model"), model, team.whole)
     return metrics
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """So many threads for what torch computes in this one."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(number or usual)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 class _Saves:

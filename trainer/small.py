@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,19 +32,22 @@ the same token wherever it stands, so that one skill copies it from anywhere to 
 
 
 def make_policy(demonstrations: Sequence[Trajectory], directory: Path, *, seed: int = 0) -> int:
-    """Write the directory of an untrained policy. Returns its number of parameters."""
+    """Write the directory of an untrained policy, whole or not at all. Returns its number of parameters."""
+    fresh = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(fresh, ignore_errors=True)
     tokenizer = train_tokenizer(texts_of(demonstrations))
     close_id = tokenizer.token_to_id(_FORMAT.close)
     model = small_llama(tokenizer.get_vocab_size(), context=CONTEXT, close_id=close_id, seed=seed)
-    save_model(model, directory)
-    tokenizer.save(str(directory / "tokenizer.json"))
+    save_model(model, fresh)
+    tokenizer.save(str(fresh / "tokenizer.json"))
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": _FORMAT.close,
         "model_max_length": CONTEXT,
         "clean_up_tokenization_spaces": False,
     }
-    (directory / "tokenizer_config.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+    (fresh / "tokenizer_config.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+    fresh.rename(directory)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,6 @@ async def run_training(recipe: Recipe, inputs: Inputs, tools: Tools) -> bool:
             await run.evaluate("before_ppo" if recipe.ppo else "end")
             if recipe.ppo is not None:
                 await run.ppo()
-                await run.evaluate("end")
         if not run.drained:
             await to_thread.run_sync(export, model, inputs.model, inputs.out / "policy")
         return not run.drained
@@ -131,7 +130,6 @@ class _Run:
         self._arena = Arena(tools.engine, tools.limits, run_id=tools.run_id)
         self._weights = WeightStore(inputs.out / "weights")
         self._blobs = Blobs(inputs.out / "blobs")
-        self._version = 0
         self.drained = False
         self._drains: list[Callable[[], None]] = []
         """Of what is in work."""
@@ -141,6 +139,17 @@ class _Run:
         self.drained = True
         for act in self._drains:
             act()
+
+    @contextmanager
+    def _stops(self, act: Callable[[], None]) -> Iterator[None]:
+        """Within it a drain calls `act`; at once when it has come already."""
+        self._drains.append(act)
+        if self.drained:
+            act()
+        try:
+            yield
+        finally:
+            self._drains.remove(act)
 
     @property
     def _pool(self) -> PolicyPool:
@@ -213,8 +222,7 @@ class _Run:
             played = await told(self._tools.on_event, message, playing)
             if isinstance(played, Rejected):
                 return Missing(reason=played.reason)
-            assert played.reward is not None
-            return sample_of(played, group=group.name, reward=played.reward)
+            return learnable(played, group=group.name)
 
         loop = Loop(
             learner=learner,
@@ -227,17 +235,18 @@ class _Run:
             on_step=self._tools.on_step,
         )
 
-        self._drains.append(loop.drain)
-        await loop.run()
-        self._version = learner.updates
+        with self._stops(loop.drain):
+            await loop.run()
+        if self._inputs.held_out and not self.drained:
+            await self._measure("end")  # the engines serve what the loop handed over last
 
     async def evaluate(self, name: str) -> None:
-        """Measure the model as it is, unless this run has done so before."""
+        """Measure the model as it is before PPO, unless this run has done so before."""
         if self._inputs.held_out and not self.drained and not (self._place(name) / RESULT).exists():
             path = await to_thread.run_sync(
-                lambda: self._weights.publish(self._model, self._version, probe=probe_ids(self._encoder))
+                lambda: self._weights.publish(self._model, 0, probe=probe_ids(self._encoder))
             )
-            await self._pool.update(path, self._version)
+            await self._pool.update(path, 0)
             await self._measure(name)
 
     async def _evaluate_step(self, step: int, moved: Callable[[], None]) -> Metrics:
@@ -251,18 +260,20 @@ class _Run:
             return read_evaluation(place)
         await anyio.Path(place).mkdir(parents=True, exist_ok=True)
         context = self._context("evaluate")
-        evaluation = await run_evaluation(
-            context,
-            self._inputs.held_out,
-            place,
-            run_id=f"{self._tools.run_id}-{name}",
-            basis=await to_thread.run_sync(self._basis, context),
-            limits=self._tools.limits,
-            concurrency=self._recipe.rollout.concurrency,
-            policy_version=self._pool.version,
-            announce=lambda runner: self._drains.append(runner.drain),
-            on_event=fan_out(self._tools.on_event, lambda _: moved()),
-        )
+        basis = await to_thread.run_sync(self._basis, context)
+        with ExitStack() as running:
+            evaluation = await run_evaluation(
+                context,
+                self._inputs.held_out,
+                place,
+                run_id=f"{self._tools.run_id}-{name}",
+                basis=basis,
+                limits=self._tools.limits,
+                concurrency=self._recipe.rollout.concurrency,
+                policy_version=self._pool.version,
+                announce=lambda runner: running.enter_context(self._stops(runner.drain)),
+                on_event=fan_out(self._tools.on_event, lambda _: moved()),
+            )
         if evaluation is not None:
             got = rate(evaluation.tasks, 1, resamples=self._recipe.evaluate.resamples, seed=self._recipe.seed)
             self._tools.say(f"held-out pass rate, {name}: {got.shown()}")
@@ -315,6 +326,14 @@ class _Run:
         """Keep the samples of a skipped optimiser step."""
         digest = self._blobs.put(msgspec.json.encode({"reason": reason, "samples": samples}))
         self._tools.say(f"skipped an optimiser step: {reason} (samples: blob {digest[:12]})")
+
+
+def learnable(played: Trajectory, *, group: str) -> Sample | Missing:
+    """What there is to learn from a graded episode: nothing, where its task left no room for a single turn."""
+    assert played.reward is not None
+    if not played.turns:
+        return Missing(reason=str(played.failure))
+    return sample_of(played, group=group, reward=played.reward)
 
 
 def export(model: nn.Module, source: Path, directory: Path) -> None:

@@ -46,7 +46,9 @@ def test_taxonomy_names_a_task_that_cannot_be_read(tmp_path: Path, capsys: pytes
 
 def test_taxonomy_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["taxonomy", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["categories"]) == 62
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["categories"]) == 62
+    assert {"name": "ssh-access", "category": "hardening", "levels": [1, 2, 3, 4]} in shown["families"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMMANDS = '''
 import sys
+import threading
 import anyio
 from runtime.errors import StoreError, TaskInvalid, UserError
 from runtime.interrupts import interrupts
@@ -52,6 +53,12 @@ def fail(*, how: str) -> None:
     }[how]
 
 
+def abandon() -> int:
+    """Give up a thread in the middle of its work."""
+    threading.Thread(target=threading.Event().wait).start()
+    return 3
+
+
 async def hang(*, ignore: bool = False) -> None:
     """Work until stopped."""
     with interrupts(cleanup="termloom gc --run 7") as stop:
@@ -78,7 +85,7 @@ def site(tmp_path: Path) -> Path:
     info = tmp_path / "loom-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: loom\nVersion: 1.0\n")
-    names = "".join(f"{name} = loom_commands:{name}\n" for name in ("weave", "fail", "hang"))
+    names = "".join(f"{name} = loom_commands:{name}\n" for name in ("weave", "fail", "abandon", "hang"))
     (info / "entry_points.txt").write_text(f"[termloom.commands]\n{names}gone = no_such_module:gone\n")
     return tmp_path
 
@@ -221,6 +228,21 @@ def test_what_the_terminal_cannot_show_is_a_question_mark(site: Path):
     code, out, err = termloom(site, "fail", "--how", "ÿ", PYTHONIOENCODING="ascii")
     assert (code, out) == (1, "")
     assert "KeyError: '?'" in err
+
+
+def test_a_thread_that_was_given_up_keeps_no_command_alive(site: Path):
+    assert termloom(site, "abandon")[0] == 3
+
+
+def test_a_signal_does_what_it_asks_for_though_nobody_reads_what_is_said(site: Path):
+    with started(site, "hang") as child:
+        assert child.stdout.readline() == "working\n"
+        child.stderr.close()
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "drained\n"
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "cleaning\n"
+        child.stderr = None
 
 
 def test_the_first_signal_drains_and_the_second_stops_and_cleans_up(site: Path):

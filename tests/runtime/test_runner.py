@@ -28,7 +28,7 @@ from runtime.errors import (
 from runtime.events import Kind, RunEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
-from runtime.runner import Runner, load_stages
+from runtime.runner import Runner
 from runtime.source import Once
 from runtime.stage import Message, Rejected, Stage
 from runtime.store import Store
@@ -535,10 +535,6 @@ async def test_a_resumed_run_with_another_source_is_refused(tmp_path: Path):
 def test_stages_with_one_queue_are_refused():
     with pytest.raises(ValueError, match="same queue"):
         Routes([*stages(), *one_stage(None, name="other")])
-
-
-def test_no_stage_is_registered_under_an_unknown_group():
-    assert load_stages("termloom.no-such-group") == []
 
 
 @pytest.mark.parametrize("seed", range(3))

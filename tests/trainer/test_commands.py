@@ -79,6 +79,26 @@ def test_a_wrong_value_is_refused_before_anything_is_begun(tmp_path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["FILE", "tasks"]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--recipe", str(RECIPES / "small-cpu.toml")], "--policy: the recipe names no directory of a model"),
+        (["--recipe", str(RECIPES / "small-cpu.toml"), "--base-url", "http://x"], "--base-url: names an endpoint, and"),
+        (["--engine-url", "http://x", "--base-url", "http://x", "--model", "m"], "--engine-url: needs --recipe"),
+    ],
+)
+def test_who_is_to_be_measured_is_said_once(tmp_path, monkeypatch, capsys, options, told):
+    monkeypatch.setattr(commands, "find_client", lambda state: pytest.fail("a job is submitted"))
+    make_task(tmp_path / "tasks", "a")
+    assert run(["evaluate", str(tmp_path / "tasks"), "--out", str(tmp_path / "out"), *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_comparing_can_be_a_dry_run(capsys):
+    assert run(["compare", "nowhere", "nowhere", "--dry-run"]) == 0
+    assert "sandbox" in capsys.readouterr().out
+
+
 def test_a_run_of_training_in_a_file_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TERMLOOM_STATE", str(tmp_path / "state"))
     (tmp_path / "FILE").touch()

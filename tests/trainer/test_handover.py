@@ -6,6 +6,7 @@ import anyio
 import pytest
 import torch
 
+from runtime.errors import UserError
 from tests.trainer.policy.contract import PolicyContract
 from trainer.handover import PolicyPool, WeightStore, read_weights
 from trainer.model import load_model, save_model, small_llama
@@ -285,6 +286,24 @@ async def test_an_engine_that_is_not_there_at_the_start_comes_in_later_with_the_
                 await pool.generate([1], SAMPLING, request_id="until it is in")
         assert late.version == 1
         assert await late.unlike(weights(1)) == []
+
+
+async def test_an_engine_that_comes_late_and_is_unfit_ends_nothing(weights, pauses):
+    class Unfit(Remote):
+        async def __aenter__(self):
+            await super().__aenter__()
+            raise UserError("server", "takes at most 256 tokens", "Start it with more")
+
+    late = Unfit(tiny(7))
+    late.dead = True
+    async with late.running(), PolicyPool({"a": late, "b": Mortal(tiny(7))}, sleep=pauses) as pool:
+        await pool.update(weights(1), 1)
+        late.dead = False
+        for _ in range(2):
+            await pauses.end()
+        await pauses.begun()
+        assert pool.out == {"a": "server: takes at most 256 tokens. Start it with more"}
+        await pool.generate([1], SAMPLING, request_id="the other one answers")
 
 
 async def test_before_any_hand_over_an_engine_that_comes_late_serves_no_older_weights_than_the_others(pauses):

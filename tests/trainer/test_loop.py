@@ -81,7 +81,22 @@ async def test_a_killed_run_goes_on_where_its_checkpoint_was_and_comes_to_the_sa
     assert torch.equal(weights(straight.learner.policy), weights(again.learner.policy))
     trained = [newest(tmp_path / name / "checkpoints").trained for name in ("straight", "run")]
     assert trained[0] == trained[1]
-    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    lines = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("straight", "run")]
+    counted = [[(n["step"], n["episodes_admitted"], n["episodes_trained"]) for n in run] for run in lines]
+    assert counted[0] == counted[1] == [(step, 4 * step, 4 * step) for step in range(1, 7)]
+
+
+async def test_a_run_that_has_ended_has_nothing_left_to_do_though_what_failed_would_end_well_now(tmp_path):
+    async def failing(group, member):
+        return Missing(reason="gave_up") if group.task == "task1" else await play(pool, group, member)
+
+    for rollout in (failing, None):
+        async with make_pool() as pool:
+            loop = make_loop(tmp_path, pool, rollout=rollout)
+            with anyio.fail_after(120):
+                await loop.run()
+        assert loop.learner.updates == 5
+    assert newest(tmp_path / "checkpoints").extra["ended"]
 
 
 async def test_episodes_without_a_reward_are_left_out_and_others_take_their_place(tmp_path):

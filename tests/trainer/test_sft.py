@@ -82,6 +82,18 @@ def test_it_can_be_stopped_early():
     assert steps == [0, 1, 2]
 
 
+def test_it_has_the_threads_that_are_asked_for_and_gives_them_back():
+    usual, seen = torch.get_num_threads(), []
+    fine_tune(
+        small_llama(23, hidden=32, layers=1),
+        examples(),
+        SFTConfig(threads=usual + 1),
+        on_step=lambda step, m: seen.append(torch.get_num_threads()),
+    )
+    assert set(seen) == {usual + 1}
+    assert torch.get_num_threads() == usual
+
+
 def test_what_was_stopped_goes_on_as_if_it_never_had(tmp_path):
     members, config = examples(), SFTConfig(learning_rate=1e-2, batch=2, epochs=3, checkpoint_every=2)
     straight, stopped, seen = small_llama(23, hidden=32, layers=1), None, []

@@ -30,6 +30,20 @@ def encoder(policy):
     return Encoder(policy / "tokenizer.json", FORMATS["small"])
 
 
+def test_a_policy_is_there_whole_or_not_at_all(shown, tmp_path, monkeypatch):
+    def full(model, directory):
+        directory.mkdir()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.small.save_model", full)
+        with pytest.raises(OSError, match="No space"):
+            make_policy(shown[:50], tmp_path / "start")
+    assert not (tmp_path / "start").exists()
+    make_policy(shown[:50], tmp_path / "start")
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+
+
 def test_every_name_and_place_is_one_token_wherever_it_stands(encoder):
     for name in NAMES:
         alone = encoder.text(name)

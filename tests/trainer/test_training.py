@@ -7,17 +7,18 @@ import pytest
 
 from runtime.agent.scripted import ScriptedPolicy
 from runtime.errors import UserError
-from runtime.trajectory import encode
-from sandbox.spec import FailureClass
+from runtime.trajectory import Trajectory, encode
+from sandbox.spec import FailureClass, Verdict
 from tests.trainer.world import limits, make_model, make_task, open_world
 from trainer.evaluate import rate, read_evaluation
+from trainer.loop import Missing
 from trainer.metrics import read_metrics
 from trainer.model import load_model
 from trainer.ppo import PPOConfig
 from trainer.recipe import EvaluateTable, ModelTable, Recipe, RolloutTable, ServeTable, TrainTable, check
 from trainer.report import write_report
 from trainer.sft import SFTConfig
-from trainer.training import Inputs, Tools, run_training
+from trainer.training import Inputs, Tools, learnable, run_training
 
 pytestmark = [pytest.mark.namespace, pytest.mark.slow]
 
@@ -101,7 +102,7 @@ async def test_from_demonstrations_to_a_policy_with_a_report_and_again(tmp_path)
         assert any("held-out tasks are trained on as well" in line for line in told)
 
 
-@pytest.mark.parametrize("after", ["fine-tuning: step", "held-out pass rate, before_ppo"])
+@pytest.mark.parametrize("after", ["fine-tuning: step", "held-out pass rate, before_ppo", "PPO on"])
 async def test_a_run_that_is_drained_says_so_and_goes_on_later(tmp_path, after):
     model, tasks = make_model(tmp_path / "model", hidden=64), (make_task(tmp_path / "tasks", "t0"),)
     recipe = msgspec.structs.replace(RECIPE, sft=msgspec.structs.replace(RECIPE.sft, epochs=5))
@@ -116,7 +117,21 @@ async def test_a_run_that_is_drained_says_so_and_goes_on_later(tmp_path, after):
         tools = Tools(engine=engine, limits=limits(), run_id="test", say=say, on_drain=drains.append)
         assert not await run_training(recipe, inputs, tools)
         assert not (inputs.out / "policy").exists()
+        assert read_metrics(inputs.out / "metrics.jsonl") == []
         write_report(inputs.out)
         assert await run_training(recipe, inputs, replace(tools, say=lambda _: None))
         assert (inputs.out / "policy").exists()
         assert [line["step"] for line in read_metrics(inputs.out / "metrics.jsonl")] == [1, 2]
+
+
+def test_an_episode_without_a_turn_is_nothing_to_learn_from():
+    played = Trajectory(
+        trajectory_id="t/0/1",
+        run_id="r",
+        task="t",
+        opening=(),
+        turns=(),
+        failure=FailureClass.CONTEXT_LENGTH,
+        verdict=Verdict(reward=0.0, failure=FailureClass.OK),
+    )
+    assert learnable(played, group="t/0") == Missing(reason="context_length")

@@ -148,7 +148,7 @@ class SGLangClient:
         except (Refused, *_UNKNOWN_FORM):
             return None
         wanted = await to_thread.run_sync(checksums, weights, self._info["dtype"])
-        if got.keys() != wanted.keys():
+        if wanted is None or got.keys() != wanted.keys():
             return None  # another architecture: its names are not known here
         return sorted(name for name in got if got[name] != wanted[name])
 
@@ -161,6 +161,9 @@ class SGLangClient:
             except Refused as error:
                 self._fault = error.reason
                 raise HandoverFailed(self.base_url, version, error.reason) from error
+            except (OSError, ValueError) as error:  # of the files
+                self._fault = str(error)
+                raise HandoverFailed(self.base_url, version, str(error)) from error
             except (HandoverFailed, PolicyUnavailable) as error:
                 self._fault = error.reason
                 raise

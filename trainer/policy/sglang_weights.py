@@ -196,11 +196,15 @@ def _own_address(base_url: str) -> str:
         return address
 
 
-def checksums(directory: Path, dtype: str) -> dict[str, str]:
-    """Checksums of a version's tensors as a server of one process on a CPU names and computes them."""
+def checksums(directory: Path, dtype: str) -> dict[str, str] | None:
+    """Checksums of a version's tensors as a server of one process on a CPU names and computes them; None where it does
+    not say in which type it keeps them (`auto`).
+    """
     import torch
 
-    kind: torch.dtype = getattr(torch, dtype)
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
+        return None
     parts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in read_tensors(directory).items():
         *path, layer, leaf = name.split(".")

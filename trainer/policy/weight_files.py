@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """All tensors, by name. Raises: OSError, ValueError, SafetensorError for a file that is cut off."""
+    """All tensors, by name. Raises: OSError, ValueError."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return {name: tensor for path in _files(directory) for name, tensor in load_file(path).items()}
+    try:
+        return {name: tensor for path in _files(directory) for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise ValueError(f"{directory}: {error}") from error
 
 
 def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:

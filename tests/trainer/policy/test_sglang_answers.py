@@ -7,12 +7,15 @@ from pathlib import Path
 
 import anyio
 import pytest
+import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from safetensors.torch import save_file
 
 from runtime.errors import UserError
 from trainer.policy.protocol import HandoverFailed, PolicyUnavailable, PromptTooLong, RequestRefused, Sampling
 from trainer.policy.sglang import SGLangClient
+from trainer.policy.sglang_weights import checksums
 
 
 @pytest.fixture
@@ -31,6 +34,22 @@ def strange(monkeypatch):
 async def test_a_score_in_an_unknown_form_is_the_engines_failure(strange):
     with pytest.raises(PolicyUnavailable, match="unknown form"):
         await strange.score([1, 2])
+
+
+def test_a_server_that_does_not_say_its_type_has_no_checksums_to_compare(tmp_path):
+    save_file({"lm_head.weight": torch.ones(64, 2)}, tmp_path / "model.safetensors")
+    assert checksums(tmp_path, "auto") is None
+    assert checksums(tmp_path, "float32").keys() == {"lm_head.weight"}
+
+
+async def test_weights_that_are_gone_are_a_hand_over_that_failed(strange, tmp_path, monkeypatch):
+    async def gone(post, weights, name):
+        raise FileNotFoundError(2, "No such file", str(weights))
+
+    monkeypatch.setattr(strange, "_compare_shapes", lambda weights, version: None)
+    strange._send = gone
+    with pytest.raises(HandoverFailed, match="No such file"):
+        await strange.update(tmp_path, 1)
 
 
 async def test_checksums_in_an_unknown_form_tell_nothing(strange):
