@@ -10,7 +10,7 @@ venv=$1 python=${PYTHON:-python3}
 die() { echo "venv: $*" >&2; exit 1; }
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-  die "needs Python 3.11 or newer; '$python' is $("$python" --version 2>&1 || echo missing). Set PYTHON to one."
+  die "needs Python 3.11 or newer; '$python' is $(command -v "$python" >/dev/null && "$python" --version 2>&1 || echo missing). Set PYTHON to one."
 echo "venv: making $venv" >&2
 rm -rf "$venv"
 "$python" -m venv "$venv" >/dev/null 2>&1 && exit
