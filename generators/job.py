@@ -29,7 +29,7 @@ def _check(settings: Settings, options: Mapping[str, Any]) -> None:
 
 
 def _place(settings: Settings, options: Mapping[str, Any]) -> RunPlace:
-    return place_of(Path(str(options["out"])), settings.paths.state)
+    return place_of(Path(str(options.get("out", ""))), settings.paths.state)
 
 
 def _job_place(settings: Settings, options: Mapping[str, Any]) -> JobPlace:

@@ -35,7 +35,7 @@ def _check(settings: Settings, options: Mapping[str, Any]) -> None:
 
 
 def _place(settings: Settings, options: Mapping[str, Any]) -> RunPlace:
-    return place_of(Path(str(options["out"])), settings.paths.state, COMMAND)
+    return place_of(Path(str(options.get("out", ""))), settings.paths.state, COMMAND)
 
 
 def _job_place(settings: Settings, options: Mapping[str, Any]) -> JobPlace:

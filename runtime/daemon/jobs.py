@@ -3,8 +3,9 @@
 Invariants:
 - A job is recorded before it is acknowledged, and every change of its state before anything follows from it.
 - What a killed or drained daemon left under way is queued again at the next start and resumes from its store.
-- Two jobs never write into one run; a cancelled one's sandboxes are gone before it is called cancelled, or it says why
-  they may not be.
+- Two jobs never write into one run. A submission for a run in work is refused before it is checked: a check may clear
+  what an earlier run left. Nobody begins work on a run while a dead letter is put into its store.
+- A cancelled job's sandboxes are gone before it is called cancelled, or it says why they may not be.
 - A job that fails does not touch the others; kinds of jobs share every limit fairly, however many items each has.
 """
 
@@ -80,6 +81,8 @@ class Jobs:
         self._jobs = {job.job: job for job in records.all()}
         self.live: dict[str, LiveJob] = {}
         """Jobs of this daemon's lifetime, over or not."""
+        self._receiving: list[str] = []
+        """Runs whose stores a dead letter is being put into; one entry for each letter."""
         self._changed = Signal()
         self._draining = False
         self._log = structlog.stdlib.get_logger("termloom.daemon")
@@ -121,11 +124,11 @@ class Jobs:
             raise UserError("daemon", "it stops and takes no more jobs", "Start it again, or use --here")
         kind = job_kind(request.kind)
         settings = merged(self._settings, request.settings)
-        kind.check(settings, request.options)
         place = kind.place(settings, request.options)
-        for job in self.all():
-            if job.run_id == place.run_id and job.state not in OVER:
-                raise UserError(str(place.out), f"job {job.job} writes there", f"See termloom ctl explain {job.job}")
+        self._require_free(place.run_id, str(place.out))
+        if place.run_id in self._receiving:
+            raise UserError(str(place.out), "a dead letter is being put back there", "Try again in a moment")
+        kind.check(settings, request.options)
         job = Job(
             job=f"j{max((job.number for job in self.all()), default=0) + 1}",
             kind=kind.name,
@@ -182,22 +185,45 @@ class Jobs:
         job = self.get(name)
         if job.state not in ("drained", "failed", "cancelled"):
             raise UserError("job", f"{name} is {job.state}", "Only a job that stopped before its end can go on")
+        self._require_free(job.run_id, job.out)
         return self._again(job)
 
     async def requeue(self, name: str, item: str) -> str:
         """Put a dead letter of a job back, in work or not; returns the new item. Raises: UserError, StoreError."""
+        fresh = await self._runner_of(name).requeue(item) if self.get(name).state == "running" else None
+        if fresh is None and self.get(name).state != "running":  # at rest, or at its end before its runner heard of it
+            fresh = await self._put_back(name, item)
+        if fresh is None:
+            problem = f"job {name} has no dead letter '{item}' that can be put back now"
+            raise UserError("item", problem, "See termloom ctl dead-letters")
+        return fresh
+
+    async def _put_back(self, name: str, item: str) -> str | None:
+        """Put a letter into the store of a job that is not in work, and the job into the queue. None: no such letter.
+
+        Raises: UserError, StoreError.
+        """
         job = self.get(name)
-        live = self.live.get(name)
-        if live and live.runner and job.state == "running" and (fresh := await live.runner.requeue(item)):
-            return fresh
+        self._require_free(job.run_id, job.out, but=name)
+        self._receiving.append(job.run_id)
+        try:
+            fresh = await self._written_back(job, item)
+        finally:
+            self._receiving.remove(job.run_id)
+            self._changed.notify()
+        if fresh is not None and self.get(name) is job and job.state in OVER and self._at(job.run_id) is None:
+            self._again(job)
+        return fresh
+
+    async def _written_back(self, job: Job, item: str) -> str | None:
         place, routes = self.place_of(job), Routes(job_kind(job.kind).stages)
-        if job.state in OVER and place.store.exists():
-            async with Store(place.store) as store:
-                letter = await find_letter(store, job.run_id, item)
-                if letter and await store.requeue(job.run_id, letter, entry := successor(routes, letter)):
-                    self._again(job)
-                    return entry.item
-        raise UserError("item", f"job {name} has no dead letter '{item}'", "See termloom ctl dead-letters")
+        if not place.store.exists():
+            return None
+        async with Store(place.store) as store:
+            letter = await find_letter(store, job.run_id, item)
+            if letter and await store.requeue(job.run_id, letter, entry := successor(routes, letter)):
+                return entry.item
+        return None
 
     def place_of(self, job: Job) -> JobPlace:
         return job_kind(job.kind).place(self.settings_of(job), job.options)
@@ -218,6 +244,15 @@ class Jobs:
             raise UserError("job", f"{name} is still being set up", "Try again in a moment")
         return live.runner
 
+    def _at(self, run_id: str, *, but: str = "") -> Job | None:
+        """Who works on a run, or waits to; the job `but` is not meant."""
+        return next((j for j in self.all() if j.run_id == run_id and j.job != but and j.state not in OVER), None)
+
+    def _require_free(self, run_id: str, out: str, *, but: str = "") -> None:
+        """Raises: UserError."""
+        if job := self._at(run_id, but=but):
+            raise UserError(out, f"job {job.job} writes there", f"See termloom ctl explain {job.job}")
+
     def _again(self, job: Job) -> Job:
         self.live.pop(job.job, None)  # who follows it waits for the new beginning
         queued = self._record(job, state="queued", ended_at=0.0, detail="", result={})
@@ -233,7 +268,7 @@ class Jobs:
         return changed
 
     def _start_next(self, group: anyio.abc.TaskGroup) -> None:
-        waiting = [job for job in self.all() if job.state == "queued"]
+        waiting = [job for job in self.all() if job.state == "queued" and job.run_id not in self._receiving]
         running = sum(job.state == "running" for job in self.all())
         for job in waiting[: max(0, self._settings.daemon.jobs - running)]:
             kind = job_kinds().get(job.kind)
@@ -243,12 +278,11 @@ class Jobs:
                 )
                 continue
             begun = self._record(job, state="running", started_at=time.time())
-            self.live[job.job] = LiveJob(begun, Tally([stage.name for stage in kind.stages]))
-            group.start_soon(self._work, begun)
+            live = self.live[job.job] = LiveJob(begun, Tally([stage.name for stage in kind.stages]))
+            group.start_soon(self._work, begun, live)
             self._changed.notify()
 
-    async def _work(self, job: Job) -> None:
-        live = self.live[job.job]
+    async def _work(self, job: Job, live: LiveJob) -> None:
         try:
             with live.scope:
                 await self._end(live, await self._carry_out(job, live))

@@ -100,6 +100,7 @@ class JobKind:
     check: Callable[[Settings, Options], None]
     """Refuses what cannot be run, before it is accepted. Raises: UserError."""
     place: Callable[[Settings, Options], JobPlace]
+    """Asked before `check` as well: takes options as they come and changes nothing. Raises: UserError."""
     run: Callable[[JobWork], Awaitable[dict[str, Any]]]
     """Carries the job to its end or to a drain; returns the result as JSON. The key `state` is the run's."""
     travel: Travel | None = None
