@@ -4,6 +4,7 @@ Invariants:
 - WAL with synchronous=NORMAL: a killed process loses no committed transaction; a power cut may lose the last ones,
   never the file.
 - A transaction is one function, run to its end in one worker thread: cancelling its caller never leaves half of one.
+- Who only reads neither takes the write lock nor waits for it; nor does who opens a file that is up to date.
 - Migrations run in order, each in its own transaction; a file of a newer schema is refused.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -25,33 +26,42 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _BUSY_S = 5.0
+_Begin = Literal["BEGIN", "BEGIN IMMEDIATE"]
 
 
 class Database:
-    """Owns the connection. Every use goes through `transact`, one at a time."""
+    """Owns the connection. Every use goes through `transact` or `read`, one at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection: sqlite3.Connection | None = None
-        self._writer = anyio.CapacityLimiter(1)
+        self._turn = anyio.CapacityLimiter(1)
 
     async def open(self) -> None:
         """Connect and migrate. Raises: StoreError."""
-        await anyio.to_thread.run_sync(self._open, limiter=self._writer)
+        await anyio.to_thread.run_sync(self._open, limiter=self._turn)
 
     async def close(self) -> None:
-        await anyio.to_thread.run_sync(self._close, limiter=self._writer)
+        await anyio.to_thread.run_sync(self._close, limiter=self._turn)
 
     async def transact(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run `function(connection, ...)` as one transaction. Raises: StoreError, and whatever the function raises."""
+        return await self._carry_out("BEGIN IMMEDIATE", lambda connection: function(connection, *args, **kwargs))
 
+    async def read(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `transact`, for a function that changes nothing: it sees the file as of one moment."""
+        return await self._carry_out("BEGIN", lambda connection: function(connection, *args, **kwargs))
+
+    async def _carry_out(self, begin: _Begin, function: Callable[[sqlite3.Connection], T]) -> T:
         def work() -> T:
-            with self._explained(), self._transaction() as connection:
-                return function(connection, *args, **kwargs)
+            with self._explained(), self._transaction(begin) as connection:
+                return function(connection)
 
-        return await anyio.to_thread.run_sync(work, limiter=self._writer)
+        return await anyio.to_thread.run_sync(work, limiter=self._turn)
 
     def _open(self) -> None:
         with self._explained():
@@ -76,26 +86,29 @@ class Database:
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         migrations = _migrations()
-        with self._transaction():
-            connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-            row = connection.execute("SELECT max(version) FROM schema_version").fetchone()
-        current, newest = row[0] or 0, len(migrations)
+        newest = len(migrations)
+        with self._transaction("BEGIN"):
+            current = _version(connection)
+        while current < newest:
+            with self._transaction("BEGIN IMMEDIATE"):
+                connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+                current = _version(connection)  # another process may have been quicker
+                if current < newest:
+                    current += 1
+                    for statement in _statements(migrations[current - 1]):
+                        connection.execute(statement)
+                    connection.execute("INSERT INTO schema_version VALUES (?)", (current,))
         if current > newest:
             raise StoreError(
                 str(self.path), f"its schema is version {current}, this program knows {newest}", "Use a newer termloom"
             )
-        for version in range(current + 1, newest + 1):
-            with self._transaction():
-                for statement in _statements(migrations[version - 1]):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO schema_version VALUES (?)", (version,))
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: _Begin) -> Iterator[sqlite3.Connection]:
         connection = self._connection
         if connection is None:
             raise StoreError(str(self.path), "it is not open", "Use it inside its context manager")
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(begin)
         try:
             yield connection
             connection.execute("COMMIT")
@@ -128,6 +141,14 @@ def _remedy(error: sqlite3.Error) -> str:
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return "Move the file away and start a new run"
     return "Check the disk, then resume the run"
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Number of the newest migration that was applied; 0 in a file that is new."""
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_version'").fetchone():
+        return 0
+    (newest,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+    return int(newest or 0)
 
 
 def _migrations() -> list[str]:

@@ -7,6 +7,7 @@ Invariants:
 - An item is in one queue, or at its end (a unique index holds this).
 - A run has one live owner; the remains of a dead one are taken over.
 - The ledger keeps the first answer to a call; a redelivery or a resumed run never pays twice.
+- Who only looks at a run does not disturb it: reading, opening and closing take no write lock.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class Store:
     async def __aexit__(self, *exc: object) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await self._database.transact(_disown, self._owned)
+                if self._owned:
+                    await self._database.transact(_disown, self._owned)
             finally:
                 await self._database.close()
 
@@ -135,7 +137,7 @@ class Store:
 
     async def runs(self) -> list[Run]:
         """All runs, oldest first."""
-        return await self._database.transact(_runs)
+        return await self._database.read(_runs)
 
     async def start(self, run: str, entries: Sequence[Entry]) -> bool:
         """Record the source's first admissions, once. False: they were recorded before, nothing changed."""
@@ -166,7 +168,7 @@ class Store:
 
     async def dead_letters(self, run: str) -> list[DeadLetter]:
         """What was given up and not requeued, oldest first."""
-        return await self._database.transact(_dead_letters, run)
+        return await self._database.read(_dead_letters, run)
 
     async def requeue(self, run: str, letter: DeadLetter, entry: Entry) -> bool:
         """Put `entry` where `letter` was; the run is open again. False: there is no such letter any more.
@@ -181,26 +183,26 @@ class Store:
 
     async def pending(self, run: str) -> list[Entry]:
         """What is left to do, in the order of recording."""
-        return await self._database.transact(_entries, run, "pending")
+        return await self._database.read(_entries, run, "pending")
 
     async def terminal(self, run: str) -> list[Entry]:
         """What came to its end, in the order of recording."""
-        return await self._database.transact(_entries, run, "terminal")
+        return await self._database.read(_entries, run, "terminal")
 
     async def items(self, run: str) -> set[str]:
         """Every item ever admitted."""
-        return await self._database.transact(_items, run)
+        return await self._database.read(_items, run)
 
     async def tally(self, run: str) -> Tally:
-        return await self._database.transact(_tally, run)
+        return await self._database.read(_tally, run)
 
     async def where(self, run: str, item: str) -> Where | None:
         """The place of an item; None when the run has none of that name."""
-        return await self._database.transact(_where, run, item)
+        return await self._database.read(_where, run, item)
 
     async def counts(self, run: str) -> dict[tuple[str, str], int]:
         """Number of entries by (queue, state), for progress and yield."""
-        return await self._database.transact(_counts, run)
+        return await self._database.read(_counts, run)
 
     async def note(self, run: str, note: Note) -> None:
         """Add one line to the journal."""
@@ -208,11 +210,11 @@ class Store:
 
     async def journal(self, run: str, *, item: str | None = None) -> list[Note]:
         """The journal of a run or of one item, oldest first."""
-        return await self._database.transact(_notes, run, item)
+        return await self._database.read(_notes, run, item)
 
     async def call(self, key: str) -> Call | None:
         """The ledger's entry for a call."""
-        return await self._database.transact(_call, key)
+        return await self._database.read(_call, key)
 
     async def record_call(self, call: Call) -> None:
         """Keep a call; one already kept under this key stays."""
@@ -220,7 +222,7 @@ class Store:
 
     async def calls(self) -> tuple[int, int, int, float]:
         """Number, prompt tokens, completion tokens and cost of all calls in the ledger."""
-        return await self._database.transact(_calls)
+        return await self._database.read(_calls)
 
 
 def _open_run(connection: sqlite3.Connection, run: str, command: str, settings: str, path: str) -> Run:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from runtime.database import Database
+from runtime.database import Database, _migrations
 from runtime.errors import ItemConflict, StoreError
 from runtime.store import Call, Entry, Note, Store
 
@@ -139,7 +140,7 @@ async def test_a_newer_schema_is_refused_by_name(tmp_path: Path):
     with sqlite3.connect(path) as connection:
         connection.execute("INSERT INTO schema_version VALUES (99)")
     connection.close()
-    with pytest.raises(StoreError, match=r"s\.db: its schema is version 99, this program knows 2\. Use a newer"):
+    with pytest.raises(StoreError, match=r"s\.db: its schema is version 99, this program knows 3\. Use a newer"):
         async with Store(path):
             pass
 
@@ -176,6 +177,60 @@ async def test_a_locked_file_is_a_store_error(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(StoreError, match=r"locked\. Another process holds the store"):
             await store.open_run("r", command="test", settings="{}")
         other.close()
+
+
+async def test_a_run_is_looked_at_while_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "s.db"
+    async with Store(path) as store:
+        await opened(store, entry("a", "1"))
+    monkeypatch.setattr("runtime.database._BUSY_S", 0.01)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with Store(path) as store:
+            assert [run.run for run in await store.runs()] == ["r"]
+            assert [e.item for e in await store.pending("r")] == ["1"]
+            assert await store.terminal("r") == []
+            assert await store.items("r") == {"1"}
+            assert (await store.tally("r")).pending == 1
+            assert await store.where("r", "1") is not None
+            assert await store.counts("r") == {("a", "pending"): 1}
+            assert await store.dead_letters("r") == []
+            assert await store.journal("r") == []
+            assert await store.call("k") is None
+            assert await store.calls() == (0, 0, 0, 0.0)
+
+
+async def test_the_sum_of_all_calls_is_read_without_their_answers(tmp_path: Path):
+    asked: list[str] = []
+
+    def listen(connection: sqlite3.Connection) -> None:
+        connection.set_trace_callback(asked.append)
+
+    def plan(connection: sqlite3.Connection) -> str:
+        connection.set_trace_callback(None)
+        (query,) = [statement for statement in asked if statement.startswith("SELECT")]
+        return str([tuple(row) for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")])
+
+    async with Store(tmp_path / "s.db") as store:
+        await store._database.read(listen)
+        await store.calls()
+        assert "COVERING INDEX call_totals" in await store._database.read(plan)
+
+
+async def test_a_file_of_an_older_schema_is_brought_up_to_date_with_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, migrations = tmp_path / "s.db", _migrations()
+    with monkeypatch.context() as older:
+        older.setattr("runtime.database._migrations", lambda: migrations[:1])
+        async with Store(path) as store:
+            await opened(store, entry("a", "1"))
+    async with Store(path) as store:
+        assert [e.item for e in await store.pending("r")] == ["1"]
+        assert await store.dead_letters("r") == []
+    with closing(sqlite3.connect(path)) as connection:
+        versions = connection.execute("SELECT version FROM schema_version").fetchall()
+    assert versions == [(number + 1,) for number in range(len(migrations))]
 
 
 async def test_a_closed_database_says_so(tmp_path: Path):
