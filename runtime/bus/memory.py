@@ -7,6 +7,7 @@ Invariants:
 - A key is in exactly one place: ready, leased, delayed, dead or settled; of the settled ones the latest are remembered.
 - ready + leased + delayed never exceeds the capacity by publishing; only a requeued dead letter may go above it.
 - A lease ends once: by ack, nack, reject, expiry, or its consumer's leaving. A later call on it changes nothing.
+- A message that is withdrawn under lease is settled when the lease ends, unless that rejects it.
 - The oldest ready message is delivered first, so a redelivered one does not queue behind newer work.
 - What it holds in memory grows with what is queued and dead, not with what has passed through.
 """
@@ -41,9 +42,11 @@ class _Entry:
     place: Literal["ready", "leased", "delayed"] = "ready"
     attempts: int = 0
     due: float = 0.0
-    """When the lease runs out; meaningless while there is none."""
+    """When the lease or the delay ends; meaningless while there is none."""
     token: int = 0
     owner: int = 0
+    withdrawn: bool = False
+    """Under lease: not to be delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,7 @@ class QueueCore:
         if (entry := self._leased(lease)) is None:
             return False
         self._end(entry)
-        del self._entries[entry.key]
-        self._settled[entry.key] = None
-        if len(self._settled) > REMEMBERED:
-            self._settled.popitem(last=False)
+        self._settle(entry)
         return True
 
     def nack(self, lease: Lease, delay_s: float, now: float) -> bool:
@@ -131,6 +131,23 @@ class QueueCore:
             return False
         self._end(entry)
         self._bury(entry, reason)
+        return True
+
+    def withdraw(self, key: str) -> bool:
+        """Deliver it no more. False: it is in no place that it could be taken from."""
+        if (entry := self._entries.get(key)) is None:
+            return False
+        match entry.place:
+            case "ready":
+                self._ready.remove((entry.sequence, key))
+                heapq.heapify(self._ready)
+                self._settle(entry)
+            case "delayed":
+                self._delays.remove((entry.due, key))
+                heapq.heapify(self._delays)
+                self._settle(entry)
+            case "leased":
+                entry.withdrawn = True
         return True
 
     def release(self, owner: int, now: float) -> None:
@@ -198,13 +215,21 @@ class QueueCore:
         del self._leases[entry.key]
 
     def _again(self, entry: _Entry, why: str, now: float, delay_s: float) -> None:
-        if entry.attempts >= self.options.max_attempts:
+        if entry.withdrawn:
+            self._settle(entry)
+        elif entry.attempts >= self.options.max_attempts:
             self._bury(entry, f"{entry.attempts} deliveries, the last: {why}")
         elif delay_s > 0:
-            entry.place = "delayed"
-            heapq.heappush(self._delays, (now + delay_s, entry.key))
+            entry.place, entry.due = "delayed", now + delay_s
+            heapq.heappush(self._delays, (entry.due, entry.key))
         else:
             self._make_ready(entry)
+
+    def _settle(self, entry: _Entry) -> None:
+        del self._entries[entry.key]
+        self._settled[entry.key] = None
+        if len(self._settled) > REMEMBERED:
+            self._settled.popitem(last=False)
 
     def _bury(self, entry: _Entry, reason: str) -> None:
         del self._entries[entry.key]
@@ -293,6 +318,11 @@ class MemoryBus:
         finally:
             source.core.release(owner, self._clock())
             source.changed.notify()
+
+    async def withdraw(self, queue: str, *, key: str) -> None:
+        target = self._open(queue)
+        if target.core.withdraw(key):
+            target.changed.notify()
 
     async def state(self, queue: str) -> QueueState:
         self._queues[queue].tick()

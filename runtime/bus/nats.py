@@ -9,6 +9,8 @@ user is done here, and each point has a test in the contract:
 - A body near the server's payload limit goes to the object store; the message carries its name.
 - A late acknowledgement would settle a message that someone else works on: a lease knows when it ended.
 - A pull asks for no more messages than there are free slots, so none waits in a client while its lease runs.
+- What is withdrawn is deleted by its number: the server then ends its lease too, and counts on rightly. Purging by
+  subject would leave it among the unacknowledged.
 - The server counts a message that waits out a delay as under lease: a mark in a stream beside says until when it waits,
   from the moment it is given back until it is delivered again.
 
@@ -179,6 +181,19 @@ class _Queue:
             store = await self.bus.jetstream.object_store(self.names.bodies)
             await store.delete(token_of(envelope.key))
 
+    async def withdraw(self, key: str) -> None:
+        """Delete a message. Who was handed it has read its body, and takes that out of the object store."""
+        found = await self._last(self.names.stream, self.names.subject(token_of(key)))
+        if found is None:
+            return
+        await self.bus.jetstream.delete_msg(self.names.stream, found.seq)
+        await self.tell_room()
+        consumer = await self.bus.jetstream.consumer_info(self.names.stream, _CONSUMER)
+        if found.seq > consumer.delivered.stream_seq:
+            await self.forget_body(decode_envelope(found.data))
+        else:
+            await self.unmark_delayed(key)
+
     async def bury(self, envelope: Envelope, reason: str, attempts: int) -> None:
         letter = encode(Buried(envelope=envelope, reason=reason, attempts=attempts))
         await self.bus.jetstream.publish(self.names.dead_subject(token_of(envelope.key)), letter, timeout=_CONFIRM_S)
@@ -198,10 +213,13 @@ class _Queue:
         return [decode_buried(message.data) for message in found if message is not None]
 
     async def _last_dead(self, token: str) -> Any:
+        return await self._last(self.names.dead_stream, self.names.dead_subject(token))
+
+    async def _last(self, stream: str, subject: str) -> Any:
         from nats.js.errors import NotFoundError
 
         try:
-            return await self.bus.jetstream.get_last_msg(self.names.dead_stream, self.names.dead_subject(token))
+            return await self.bus.jetstream.get_last_msg(stream, subject)
         except NotFoundError:
             return None
 
@@ -391,6 +409,11 @@ class NatsBus:
             with anyio.CancelScope(shield=True):
                 await deliveries.leave()
 
+    async def withdraw(self, queue: str, *, key: str) -> None:
+        self.check_open(queue)
+        with _only_told():
+            await self._queues[queue].withdraw(key)
+
     async def state(self, queue: str) -> QueueState:
         source = self._queues[queue]
         stream = (await self.jetstream.stream_info(source.names.stream)).state
@@ -536,7 +559,8 @@ class _Deliveries:
 @contextmanager
 def _only_told() -> Iterator[None]:
     """Around what a restarting server may not hear without harm: of the mark of a delay a wrong number in `state` is
-    left, of a settled body its place in the object store, of what a leaving consumer gives back its lease."""
+    left, of a settled body its place in the object store, of what a leaving consumer gives back its lease, of what is
+    withdrawn a message that is delivered all the same."""
     from nats.errors import Error
 
     with suppress(Error):

@@ -7,6 +7,8 @@ Contract (one suite, `tests/runtime/bus/contract.py`, run by every implementatio
   consumer that leaves by cancellation all mean: delivered again, `attempt` one higher.
 - After `max_attempts` deliveries, or `reject`, the message becomes a dead letter with its reason. Dead letters are kept
   until requeued or purged.
+- A message that is withdrawn is not delivered any more. Who has it under lease is not told, and may settle it: its slot
+  is free again then. Its key counts as settled.
 - At least once: a consumer must be idempotent by `key`.
 """
 
@@ -81,6 +83,13 @@ class Bus(Protocol):
 
     def consume(self, queue: str, *, slots: int) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
         """Deliveries one after another, at most `slots` unsettled at once."""
+        ...
+
+    async def withdraw(self, queue: str, *, key: str) -> None:
+        """Take a message back that is queued, delayed or under lease; else nothing happens.
+
+        A server that does not answer keeps it. Raises: BusClosed.
+        """
         ...
 
     async def state(self, queue: str) -> QueueState: ...

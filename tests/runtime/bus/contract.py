@@ -293,6 +293,95 @@ class BusContract:
             state = await bus.state("work")
             assert (state.ready, state.leased, state.delayed, state.dead) == (0, 0, 0, 0)
 
+    async def test_a_withdrawn_message_is_not_delivered_and_makes_room(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(capacity=1))
+            await bus.publish("work", b"1", key="a b*>")
+            await bus.withdraw("work", key="a b*>")
+            await bus.withdraw("work", key="a b*>")
+            await bus.withdraw("work", key="never there")
+            with anyio.fail_after(PATIENCE_S):
+                await bus.publish("work", b"2", key="a b*>")  # counts as settled
+                await bus.publish("work", b"", key="next")
+            async with bus.consume("work", slots=2) as deliveries:
+                delivery = await take(deliveries)
+                assert (delivery.key, delivery.attempt) == ("next", 1)
+                await delivery.ack()
+            state = await bus.state("work")
+            assert (state.ready, state.leased, state.delayed, state.dead) == (0, 0, 0, 0)
+
+    async def test_a_publisher_that_waits_hears_of_the_room_of_a_withdrawn_message(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(capacity=1))
+            await bus.publish("work", b"", key="a")
+            with anyio.fail_after(PATIENCE_S):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(partial(bus.publish, "work", b"", key="b"))
+                    await anyio.wait_all_tasks_blocked()
+                    await bus.withdraw("work", key="a")
+            async with bus.consume("work", slots=1) as deliveries:
+                delivery = await take(deliveries)
+                assert delivery.key == "b"
+                await delivery.ack()
+
+    async def test_a_message_that_waits_out_a_delay_is_withdrawn(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="a")
+            async with bus.consume("work", slots=1) as deliveries:
+                await (await take(deliveries)).nack(PATIENCE_S)
+                await bus.withdraw("work", key="a")
+                state = await bus.state("work")
+                assert (state.ready, state.leased, state.delayed) == (0, 0, 0)
+                await bus.publish("work", b"", key="next")
+                delivery = await take(deliveries)
+                assert delivery.key == "next"
+                await delivery.ack()
+
+    async def test_a_message_withdrawn_under_lease_keeps_its_slot_and_is_not_delivered_again(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            for key in ("a", "b", "c"):
+                await bus.publish("work", b"", key=key)
+            async with bus.consume("work", slots=2) as deliveries:
+                first, second = await take(deliveries), await take(deliveries)
+                for key in ("a", "b"):
+                    await bus.withdraw("work", key=key)
+                await first.extend()
+                got: list[Delivery] = []
+
+                async def take_third():
+                    got.append(await take(deliveries))
+
+                async with anyio.create_task_group() as group:
+                    group.start_soon(take_third)
+                    for _ in range(20):  # time enough to take it
+                        await checkpoint()
+                        state = await bus.state("work")
+                    assert (state.ready, got) == (1, [])
+                    await first.nack()
+                (third,) = got
+                assert third.key == "c"
+                await third.ack()
+                await second.ack()
+            state = await bus.state("work")
+            assert (state.ready, state.leased, state.delayed, state.dead) == (0, 0, 0, 0)
+
+    async def test_a_message_withdrawn_under_lease_does_not_come_back_when_the_lease_runs_out(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options(lease_s=self.lease_s))
+            await bus.publish("work", b"", key="a")
+            await bus.publish("work", b"", key="left")
+            async with bus.consume("work", slots=2) as deliveries:
+                for _ in range(2):
+                    await take(deliveries)
+                await bus.withdraw("work", key="a")
+                again = await take(deliveries)
+                assert (again.key, again.attempt) == ("left", 2)
+                await again.ack()
+            state = await bus.state("work")
+            assert (state.ready, state.leased, state.delayed, state.dead) == (0, 0, 0, 0)
+
     async def test_a_body_above_a_megabyte_travels_unharmed(self):
         body = bytes(range(256)) * 8192
         async with self.open() as bus:
@@ -331,6 +420,8 @@ class BusContract:
             await bus.declare("work", self.options())
         with pytest.raises(BusClosed):
             await bus.publish("work", b"", key="a")
+        with pytest.raises(BusClosed):
+            await bus.withdraw("work", key="a")
 
     async def test_a_full_queue_and_many_consumers_lose_nothing(self):
         """Cancel half the consumers while they work; everything is acknowledged in the end, nothing twice."""

@@ -51,12 +51,17 @@ class CoreMachine(RuleBasedStateMachine):
         self.due: dict[str, float] = {}
         self.token: dict[str, int] = {}
         self.owner: dict[str, int] = {}
+        self.withdrawn: set[str] = set()
+        """Under lease."""
 
     def live(self) -> list[str]:
         return [k for k, p in self.place.items() if p in ("ready", "leased", "delayed")]
 
     def again(self, key: str, delay_s: float) -> None:
-        if self.attempts[key] >= self.options.max_attempts:
+        if key in self.withdrawn:
+            self.withdrawn.remove(key)
+            self.place[key] = "settled"
+        elif self.attempts[key] >= self.options.max_attempts:
             self.place[key] = "dead"
         elif delay_s > 0:
             self.place[key], self.due[key] = "delayed", self.now + delay_s
@@ -93,6 +98,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.core.ack(lease) is holds
         if holds:
             self.place[lease.key] = "settled"
+            self.withdrawn.discard(lease.key)
 
     @rule(lease=leases, delay_s=st.sampled_from([0.0, 3.0, 30.0]))
     def nack(self, lease: Lease, delay_s: float) -> None:
@@ -114,6 +120,16 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.core.reject(lease, "why") is holds
         if holds:
             self.place[lease.key] = "dead"
+            self.withdrawn.discard(lease.key)
+
+    @rule(key=st.sampled_from(KEYS))
+    def withdraw(self, key: str) -> None:
+        there = key in self.live()
+        assert self.core.withdraw(key) is there
+        if there and self.place[key] == "leased":
+            self.withdrawn.add(key)
+        elif there:
+            self.place[key] = "settled"
 
     @rule(owner=st.integers(1, 2))
     def leave(self, owner: int) -> None:

@@ -91,6 +91,30 @@ class TestNatsBus(BusContract):
             status = await bus.jetstream.stream_info(f"OBJ_{self.prefix}-work-bodies")
             assert status.state.bytes < 1 << 20
 
+    async def test_a_withdrawn_big_body_leaves_the_object_store_unless_somebody_was_handed_it(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            for key in ("taken", "left"):
+                await bus.publish("work", bytes(2 << 20), key=key)
+            stream = f"OBJ_{self.prefix}-work-bodies"
+            async with bus.consume("work", slots=1) as deliveries:
+                taken = await take(deliveries)
+                for key in ("taken", "left"):
+                    await bus.withdraw("work", key=key)
+                assert 2 << 20 <= (await bus.jetstream.stream_info(stream)).state.bytes < 3 << 20
+                await taken.ack()
+            assert (await bus.jetstream.stream_info(stream)).state.bytes < 1 << 20
+
+    async def test_a_server_that_does_not_answer_keeps_what_is_withdrawn(self, monkeypatch: pytest.MonkeyPatch):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="a")
+            monkeypatch.setattr(bus.jetstream, "get_last_msg", unheard_once(bus.jetstream.get_last_msg))
+            await bus.withdraw("work", key="a")
+            assert (await bus.state("work")).ready == 1
+            await bus.withdraw("work", key="a")
+            assert (await bus.state("work")).ready == 0
+
     async def test_a_server_that_restarts_loses_nothing(self, nats_server: NatsServer):
         async with self.open() as bus:
             await bus.declare("work", self.options())
