@@ -5,7 +5,8 @@ sends the message out and waits for the answer; `runtime.daemon.worker` does the
 runs `termloom work`.
 
 Invariants:
-- Each attempt is one call with a name of its own; an answer to a call that nobody waits for any more is dropped.
+- Each attempt is one call with a name of its own. A call that nobody waits for any more is withdrawn: no worker begins
+  with it. One that a worker has taken is worked off, and its answer dropped.
 - Several daemons may share a server and its workers: a call says in which queue its daemon waits for the answer, and
   a daemon finds its own queue again when it is started anew.
 - A worker that dies leaves its call under a lease that runs out: another one takes it. The daemon that dies sends anew
@@ -20,7 +21,7 @@ import dataclasses
 import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 import anyio
@@ -31,7 +32,7 @@ from runtime.bus.protocol import Bus, QueueOptions, QueueState
 from runtime.daemon.kind import JobKind, JobPlace, job_kinds
 from runtime.daemon.place import name_of
 from runtime.daemon.sections import travelling
-from runtime.errors import BudgetExhausted, RuntimeFault, WorkRefused
+from runtime.errors import BudgetExhausted, BusClosed, RuntimeFault, WorkRefused
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.settings import Settings
@@ -40,6 +41,8 @@ from sandbox.engine import Engine
 
 PREFIX = "termloom-work"
 LEASE_S = 30.0
+_WITHDRAW_S = 5.0
+"""For taking back a call that is not waited for any more; then it is left to the workers."""
 _OUT_AT_ONCE = 256
 """Calls of one stage that are out or wait for a worker."""
 
@@ -145,7 +148,13 @@ class Abroad:
             await answered.wait()
         finally:
             del self._waiting[call.call]
+            if not answers:
+                await self._withdraw(call)
         return answers[0]
+
+    async def _withdraw(self, call: Call) -> None:
+        with anyio.move_on_after(_WITHDRAW_S, shield=True), suppress(BusClosed):
+            await self._bus.withdraw(queue_of(call.kind, call.stage), key=call.call)
 
     async def receive(self) -> None:
         """Hand out answers until cancelled."""
