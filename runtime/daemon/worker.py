@@ -6,7 +6,8 @@ Invariants:
 - What a job asks for and only its user can mend (a model's name, a key, a base environment that is not to be had) is
   answered: it ends that run, and no worker.
 - A worker whose disk or bus fails ends loudly and answers nothing: another one takes its calls.
-- A call that this version cannot read is a dead letter.
+- A call that this version cannot read is refused to whoever waits for it; where even that cannot be read, it is a dead
+  letter.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 import anyio
@@ -33,6 +35,13 @@ from runtime.settings import Settings
 from runtime.stage import Message, Stage
 from sandbox.engine import Engine
 from sandbox.errors import EngineUnavailable
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """What calls of all versions have."""
+
+    call: str
+    answers: str
 
 
 class Worker:
@@ -81,19 +90,30 @@ class Worker:
         try:
             call = msgspec.msgpack.decode(delivery.body, type=Call)
         except msgspec.MsgspecError as error:
-            await delivery.reject(f"no call of this version: {error}")
+            await self._refuse(delivery, f"this worker (termloom {version('termloom')}) cannot read the call: {error}")
         else:
-            await self._answer(call, await self._work_off(kind, stage, routes, call))
+            await self._answer(call.answers, await self._work_off(kind, stage, routes, call))
             await delivery.ack()
             self.done += 1
         finally:
             self._in_work.discard(delivery)
 
-    async def _answer(self, call: Call, answer: Answer) -> None:
-        if call.answers not in self._answers:
-            await declare(self._bus, call.answers)
-            self._answers.add(call.answers)
-        await self._bus.publish(call.answers, msgspec.msgpack.encode(answer), key=call.call)
+    async def _refuse(self, delivery: Delivery, problem: str) -> None:
+        """Answer a call of another version, of which only the envelope can be read."""
+        try:
+            envelope = msgspec.msgpack.decode(delivery.body, type=_Envelope)
+        except msgspec.MsgspecError:
+            await delivery.reject(problem)
+            return
+        detail = f"{problem}. Run the same version of termloom on every machine, then resume the job"
+        await self._answer(envelope.answers, Answer(call=envelope.call, outcome="refused", detail=detail))
+        await delivery.ack()
+
+    async def _answer(self, queue: str, answer: Answer) -> None:
+        if queue not in self._answers:
+            await declare(self._bus, queue)
+            self._answers.add(queue)
+        await self._bus.publish(queue, msgspec.msgpack.encode(answer), key=answer.call)
 
     async def _work_off(self, kind: JobKind, stage: Stage, routes: Routes, call: Call) -> Answer:
         try:
