@@ -126,8 +126,11 @@ _ACTIONS: dict[str, Callable[[DaemonClient, Sequence[str]], Awaitable[Any]]] = {
 
 def _show_ps(state: Mapping[str, Any]) -> None:
     draining = ", draining" if state["draining"] else ""
-    sandboxes, lag = len(state["sandboxes"]), state["lag_p99_s"] * 1000
+    unknown, lag = state["sandboxes_unknown"], state["lag_p99_s"] * 1000
+    sandboxes = "unknown" if unknown else len(state["sandboxes"])
     _line(f"{state['engine']} engine, {sandboxes} sandboxes, up {_age(state['up_s'])}, lag p99 {lag:.0f} ms{draining}")
+    if unknown:
+        _line(f"the engine does not say which sandboxes there are: {unknown}")
     rows = [_job_row(job) for job in state["jobs"]]
     _table(("job", "kind", "state", "since", "still", "in work", "ended", "out"), rows)
     for job in state["jobs"]:

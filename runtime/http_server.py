@@ -10,6 +10,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import anyio
 import uvicorn
@@ -20,10 +21,17 @@ _GRACE_S = 2.0
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve within the block. Answers under way at its end have a moment to finish."""
+async def serving(
+    app: ASGIApp, listener: socket.socket, *, faults: Literal["logged", "silent"] = "silent"
+) -> AsyncIterator[None]:
+    """Serve within the block. Answers under way at its end have a moment to finish.
+
+    Args:
+        faults: what an application raises is answered with 500; `logged` is for a process that keeps a log, see
+            `runtime.logs`: in any other it would be printed on the terminal.
+    """
     closing = anyio.Event()
-    server = _Server(_config(app), closing)
+    server = _Server(_config(app, "error" if faults == "logged" else "critical"), closing)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, [listener])
         await server.serving.wait()
@@ -51,8 +59,7 @@ class _Server(uvicorn.Server):
         await self._closing.wait()
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
-    """Silent: what goes wrong inside an application is for the application to say."""
+def _config(app: ASGIApp, log_level: str) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="off",
@@ -60,7 +67,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         http="h11",
         loop="none",
         log_config=None,
-        log_level="critical",
+        log_level=log_level,
         access_log=False,
         date_header=False,
         server_header=False,

@@ -119,7 +119,8 @@ class _Snapshot(Collector):
         yield from _of_queues(self.state)
         yield _of_training(self.state)
         sandboxes = GaugeMetricFamily("termloom_sandboxes", "Sandboxes that the engine holds.", labels=["engine"])
-        sandboxes.add_metric([self.state.engine], len(self.state.sandboxes))
+        if not self.state.sandboxes_unknown:
+            sandboxes.add_metric([self.state.engine], len(self.state.sandboxes))
         yield sandboxes
         lag = GaugeMetricFamily(
             "termloom_event_loop_lag_seconds", "How late timers fire, over ten minutes.", labels=["quantile"]

@@ -31,6 +31,7 @@ from runtime.daemon.records import Job
 from runtime.daemon.state import Reporter
 from runtime.errors import StoreError, UserError
 from runtime.limits import Limits
+from sandbox.errors import SandboxError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -149,7 +150,7 @@ def answer(value: Any, *, status: int = 200) -> Response:
 
 
 def told(endpoint: Endpoint) -> Endpoint:
-    """What the caller did wrong, and a store that cannot be read, as an answer."""
+    """What the caller did wrong, and a store or an engine that cannot be used, as an answer."""
 
     async def tell(request: Request) -> Response:
         try:
@@ -158,6 +159,9 @@ def told(endpoint: Endpoint) -> Endpoint:
             return answer({"where": error.where, "problem": error.problem, "remedy": error.remedy}, status=400)
         except StoreError as error:
             return answer({"where": error.path, "problem": error.reason, "remedy": error.remedy}, status=500)
+        except SandboxError as error:
+            remedy = "See termloom doctor"
+            return answer({"where": "engine", "problem": str(error), "remedy": remedy}, status=500)
         except json.JSONDecodeError as error:
             return answer({"where": "body", "problem": str(error), "remedy": "Send JSON"}, status=400)
 

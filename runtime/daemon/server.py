@@ -84,7 +84,7 @@ async def _serve(
         app = Starlette(routes=[*api.routes(), *metrics.routes(), *pages.routes()])
         listener, url, token = stack.enter_context(_listening(settings.daemon))
         guard = Guard(app, token=token or None, hosts=_hosts(settings.daemon, listener))
-        await stack.enter_async_context(serving(guard, listener))
+        await stack.enter_async_context(serving(guard, listener, faults="logged"))
         stack.enter_context(announced(settings.paths.state, url=url, token=token))
         say(f"listening: {url}{f'/?token={token}' if token else ''}")
         await _work(jobs, lag, on_drain)

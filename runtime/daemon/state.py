@@ -20,6 +20,7 @@ from runtime.limits import Limits, LimitState
 from runtime.store import DeadLetter, Note, Store
 from runtime.watchdog import LagGauge
 from sandbox.engine import Engine
+from sandbox.errors import SandboxError
 from sandbox.spec import SandboxRecord
 
 
@@ -92,6 +93,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobState, ...]
     limits: tuple[LimitState, ...]
     sandboxes: tuple[SandboxRecord, ...]
+    sandboxes_unknown: str = ""
+    """Why the engine could not say which there are."""
     queues: tuple[QueueState, ...] = ()
     """Of the bus between machines, where there is one."""
 
@@ -121,6 +124,7 @@ class Reporter:
         self._since = time.time()
 
     async def state(self) -> DaemonState:
+        sandboxes, unknown = await self._sandboxes()
         return DaemonState(
             version=version("termloom"),
             engine=self._engine.name,
@@ -130,9 +134,17 @@ class Reporter:
             lag_p99_s=self._lag.quantile(0.99),
             jobs=tuple(self.job(job) for job in self._jobs.all()),
             limits=tuple(self._limits.state()),
-            sandboxes=tuple(await self._engine.inventory()),
+            sandboxes=sandboxes,
+            sandboxes_unknown=unknown,
             queues=tuple(await self._queues()),
         )
+
+    async def _sandboxes(self) -> tuple[tuple[SandboxRecord, ...], str]:
+        """With the reason when the engine does not answer: everything else is shown all the same."""
+        try:
+            return tuple(await self._engine.inventory()), ""
+        except SandboxError as error:
+            return (), str(error)
 
     def job(self, job: Job) -> JobState:
         live = self._jobs.live.get(job.job)

@@ -29,6 +29,7 @@ from runtime.dashboard.charts import charts
 from runtime.dashboard.library import Curve, Library
 from runtime.dashboard.shelves import Shelf, shelf_routes
 from runtime.errors import RuntimeFault, UserError
+from sandbox.errors import SandboxError
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _EVENTS = 30
@@ -62,7 +63,7 @@ class Templates:
                 return await endpoint(request)
             except UserError as error:
                 return self.page("problem.html", status=404, problem=str(error))
-            except RuntimeFault as error:
+            except (RuntimeFault, SandboxError) as error:
                 return self.page("problem.html", status=500, problem=str(error))
 
         return show
