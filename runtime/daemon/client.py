@@ -9,6 +9,7 @@ import http.client
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class DaemonClient:
                 if line.strip():
                     yield json.loads(line)
         finally:
-            connection.close()
+            _hang_up(connection)
 
     async def _line(self, response: http.client.HTTPResponse) -> bytes:
         try:
@@ -104,6 +105,14 @@ class DaemonClient:
             told = json.loads(text)
             raise UserError(told["where"], told["problem"], told["remedy"])
         raise DaemonError(self.url, f"HTTP {response.status}: {text.strip()}")
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    """Close at once: a thread that still reads is woken first, else closing would wait for what it reads."""
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def find_client(state: Path) -> DaemonClient | None:
