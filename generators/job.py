@@ -13,6 +13,7 @@ from generators.context import GenerationContext
 from generators.outdir import MANIFEST, RunPlace, place_of, prepare
 from generators.run import Begun, check, open_players, run_generation
 from generators.stages import STAGES
+from runtime.chat.endpoint import require_one_ledger
 from runtime.daemon.kind import JobKind, JobPlace, JobWork, Travel
 from runtime.errors import UserError
 from runtime.limits import Limits
@@ -25,7 +26,14 @@ def _check(settings: Settings, options: Mapping[str, Any]) -> None:
     check(settings)
     if not Path(str(options.get("out", ""))).is_absolute():
         raise UserError("out", "is no absolute path", "Name the directory that the tasks go to")
+    require_one_ledger(settings, *_endpoints(settings))
     prepare(_place(settings, options), resume=bool(options.get("resume")))
+
+
+def _endpoints(settings: Settings) -> list[str]:
+    """Sections of the endpoints that stages which travel ask."""
+    asked = {"chat": settings.generate.author == "chat", "band": bool(settings.generate.band_model)}
+    return [section for section, is_asked in asked.items() if is_asked]
 
 
 def _place(settings: Settings, options: Mapping[str, Any]) -> RunPlace:
@@ -65,9 +73,11 @@ async def _worker(
 ) -> AsyncIterator[GenerationContext]:
     """What the stages are given in a process that only works: its model calls have a ledger of their own."""
     began = Begun.model_validate_json(recorded)
+    settings = began.over(settings)
+    require_one_ledger(settings, *_endpoints(settings))
     async with (
         Store(settings.paths.state / "work" / f"{run_id}.sqlite") as store,
-        open_players(began.generate, began.over(settings), store) as players,
+        open_players(began.generate, settings, store) as players,
     ):
         context = GenerationContext(
             engine=engine,

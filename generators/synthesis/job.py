@@ -17,6 +17,7 @@ from generators.outdir import MANIFEST, RunPlace, place_of, prepare
 from generators.synthesis.outputs import Shelf
 from generators.synthesis.run import COMMAND, check, open_troupe, run_synthesis, task_directories
 from generators.synthesis.stages import STAGES, SynthesisContext
+from runtime.chat.endpoint import require_one_ledger
 from runtime.daemon.kind import JobKind, JobPlace, JobWork, Travel
 from runtime.errors import UserError
 from runtime.limits import Limits
@@ -31,7 +32,12 @@ def _check(settings: Settings, options: Mapping[str, Any]) -> None:
         if not Path(str(options.get(name, ""))).is_absolute():
             raise UserError(name, "is no absolute path", f"Name the directory of the {name}")
     task_directories(Path(options["tasks"]))
+    _require_one_ledger(settings, settings.synthesize)
     prepare(_place(settings, options), resume=bool(options.get("resume")))
+
+
+def _require_one_ledger(settings: Settings, ours: SynthesizeSettings) -> None:
+    require_one_ledger(settings, *(["chat"] if ours.author == "chat" else []))
 
 
 def _place(settings: Settings, options: Mapping[str, Any]) -> RunPlace:
@@ -72,6 +78,7 @@ async def _worker(
 ) -> AsyncIterator[SynthesisContext]:
     """What the stages are given in a process that only works: its model calls have a ledger of their own."""
     ours, place = SynthesizeSettings.model_validate_json(recorded), settings.paths.state / "work"
+    _require_one_ledger(settings, ours)
     async with Store(place / f"{run_id}.sqlite") as store, open_troupe(ours, settings, store) as troupe:
         context = SynthesisContext(
             engine=engine,

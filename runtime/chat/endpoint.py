@@ -11,7 +11,7 @@ from runtime.chat.client import ChatSettings as ClientSettings
 from runtime.chat.concurrency import ConcurrencySettings
 from runtime.chat.store_ledger import StoreLedger
 from runtime.errors import UserError
-from runtime.settings import ChatSettings
+from runtime.settings import ChatSettings, Settings
 from runtime.store import Store
 
 
@@ -21,6 +21,18 @@ def require_endpoint(settings: ChatSettings, *, otherwise: str) -> None:
         if not getattr(settings, name):
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"chat.{name}", "is not set", f"Give {option}, or {otherwise}")
+
+
+def require_one_ledger(settings: Settings, *sections: str) -> None:
+    """Refuse a ceiling over the endpoints of these sections where workers ask them too: each has a ledger of its own.
+
+    Raises: UserError.
+    """
+    for section in sections if settings.daemon.bus else ():
+        for name in ("budget_tokens", "budget_cost"):
+            if getattr(getattr(settings, section), name) is not None:
+                problem = "cannot be kept: workers of the daemon's bus ask the model as well, each with its own count"
+                raise UserError(f"{section}.{name}", problem, "Use --here, or a daemon without a bus, or leave it out")
 
 
 @asynccontextmanager
