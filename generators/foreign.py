@@ -11,14 +11,14 @@ import anyio
 from generators.assemble import SOLUTION
 from generators.context import Bench
 from generators.proof import explain
+from generators.solution import run_solution
 from generators.telltales import network_wanted
 from runtime.causes import first_cause
 from runtime.formats.format import ORIGIN
 from runtime.task import Task
 from sandbox.engine import Sandbox
-from sandbox.spec import File, Verdict
+from sandbox.spec import Verdict
 
-_SOLUTION_DIR = "/solution"
 _SHOWN_LOG = 300
 
 
@@ -49,21 +49,10 @@ async def try_out(bench: Bench, task: Task) -> list[str]:
 async def _run(bench: Bench, image: str, task: Task, *, solve: bool) -> Verdict:
     async def play(sandbox: Sandbox) -> None:
         if solve:
-            await _solve(sandbox, task)
+            await run_solution(sandbox, task)
 
     _, verdict = await bench.attempt(image, task.suite(), "solution" if solve else "untouched", play)
     return verdict
-
-
-async def _solve(sandbox: Sandbox, task: Task) -> None:
-    files = [
-        File(path=f"{_SOLUTION_DIR}/{file.path}", data=file.data, mode=file.mode, owner="agent")
-        for file in task.folder("solution")
-    ]
-    await sandbox.put(files)
-    timeout_s = task.config.agent.timeout_sec or task.config.verifier.timeout_sec
-    script = f"{_SOLUTION_DIR}/{SOLUTION.removeprefix('solution/')}"
-    await sandbox.exec(["bash", script], env=task.config.solution.env, timeout_s=timeout_s)
 
 
 def _failure(verdict: Verdict) -> str:

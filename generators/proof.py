@@ -14,13 +14,13 @@ from generators.clock import with_moved_clock
 from generators.context import Bench, replay
 from generators.handling import UnfitError
 from generators.roles import Played
+from generators.solution import run_solution
 from generators.suites import named
 from generators.truth import files_with_truth
 from runtime.task import Task
 from sandbox.engine import Sandbox
 from sandbox.spec import FailureClass, Suite, Verdict
 
-_SCRIPT_TIMEOUT_S = 300.0
 _SHOWN_TESTS = 3
 
 
@@ -68,12 +68,11 @@ class Prover:
 
     async def script(self) -> Verdict:
         """`solution/solve.sh` as the agent user, graded by the task's own `tests/test.sh`: what other runners do."""
-        script = next((file for file in self._task.files if file.path == SOLUTION), None)
-        if script is None:
+        if self._task.text(SOLUTION) is None:
             raise UnfitError("solution_script", f"there is no {SOLUTION}")
 
         async def play(sandbox: Sandbox) -> None:
-            await sandbox.exec(["/bin/bash", "-s"], stdin=script.data, timeout_s=_SCRIPT_TIMEOUT_S)
+            await run_solution(sandbox, self._task)
 
         suite = Suite(files=self._task.folder("tests"), mode="harbor", timeout_s=self._suite.timeout_s)
         _, verdict = await self._bench.attempt(self._image, suite, "script", play)

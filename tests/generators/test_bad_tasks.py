@@ -76,6 +76,13 @@ async def test_a_vague_request_is_sound_where_a_file_says_what_it_leaves_out(tmp
     assert isinstance(end, Certified), end
 
 
+async def test_a_reference_may_read_its_input(tmp_path: Path) -> None:
+    reading = Parts(reference=("cat > /dev/null", *Parts().reference))
+    async with namespace_engine(tmp_path / "engine") as engine:
+        end = await through_the_gates(reading, engine, tmp_path / "out")
+    assert isinstance(end, Certified), end
+
+
 async def test_a_task_that_is_always_solved_lies_outside_the_band(tmp_path: Path) -> None:
     async with namespace_engine(tmp_path / "engine") as engine:
         end = await through_the_gates(Parts(), engine, tmp_path / "out", band="1/8..7/8")
