@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -156,8 +157,8 @@ class GenerateSettings(Section):
     band_confidence: Annotated[float, Field(gt=0.5, le=1.0)] = 1.0
     """Attempts end once the band's decision over all of them is this probable. 1: once it is certain; 0.95 saves more
     attempts and errs now and then near the band's ends."""
-    overlap: Path | None = None
-    """Word n-grams of benchmarks, one a line, that no task may hold."""
+    overlap: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    """Word n-grams of benchmarks, one a line, that no task may hold. Made absolute where the settings are loaded."""
 
 
 class ErrorWeights(Section):

@@ -123,6 +123,24 @@ def test_a_resumed_run_keeps_the_agent_it_began_with() -> None:
         resumed(begun("agent.kind=terminus-2"), then, ())
 
 
+def test_a_relative_list_of_ngrams_is_the_same_one_when_the_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = begun("generate.overlap=lists/grams")
+    recorded = now.model_dump_json()
+    assert str(tmp_path / "lists" / "grams") in recorded
+    relative = recorded.replace(str(tmp_path / "lists" / "grams"), "lists/grams")
+    for record in (recorded, relative):
+        then = Begun.read(record, now)
+        assert resumed(now, then, ["overlap"]) == resumed(begun(), then, ()) == now
+    monkeypatch.chdir("/")
+    then = Begun.read(recorded, now)
+    assert resumed(begun(), then, ()) == now
+    with pytest.raises(UserError, match=r"generate\.overlap: .*/other'\), but the run began with .*/lists/grams"):
+        resumed(begun("generate.overlap=other"), then, ["overlap"])
+
+
 def test_a_run_without_agents_may_be_resumed_with_any() -> None:
     assert resumed(begun("agent.kind=memory"), begun(), ()).agent.kind == "memory"
 

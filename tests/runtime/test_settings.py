@@ -34,6 +34,20 @@ def test_each_key_has_its_own_precedence(tmp_path: Path, monkeypatch: pytest.Mon
     assert settings.limits.sizes() == {"build": 6, "create": 4, "run": 3, "grade": 2, "chat": 32, "score": 2}
 
 
+@pytest.mark.parametrize("source", ["set", "environment", "file"])
+def test_a_relative_list_of_ngrams_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str):
+    monkeypatch.chdir(tmp_path)
+    config, sets = None, []
+    if source == "set":
+        sets = ["generate.overlap=grams"]
+    elif source == "environment":
+        monkeypatch.setenv("TERMLOOM_GENERATE__OVERLAP", "grams")
+    else:
+        config = toml(tmp_path, '[generate]\noverlap = "grams"\n')
+    assert load_settings(config=config, sets=sets).generate.overlap == tmp_path / "grams"
+    assert load_settings(sets=["generate.overlap=/grams"]).generate.overlap == Path("/grams")
+
+
 def test_the_defaults_look_at_nothing_else(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERMLOOM_LIMITS__BUILD", "4")
     assert Settings().limits.build == 2
