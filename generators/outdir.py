@@ -2,6 +2,8 @@
 
 Invariants:
 - Nothing of anybody else's is overwritten: a new run starts in an empty directory, or one that does not exist.
+- The state of a run that a live process works on stays, whatever became of its output.
+- A resumed run has the output that it made before.
 - The state of a run (its store) lies under the state directory, keyed by the absolute path of the output directory. So
   what was asked for is alone in the output directory, and a run that was killed is found again from its path.
 - `manifest.json` is written last, atomically: with it, the output is complete.
@@ -19,6 +21,7 @@ from typing import Any
 
 from runtime.errors import UserError
 from runtime.machine import writing
+from runtime.store import live_owner
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = 1
@@ -54,7 +57,11 @@ def prepare(place: RunPlace, *, resume: bool) -> None:
     """Make both directories ready for a new or a resumed run. Raises: UserError."""
     known = place.store.exists()
     present = _entries(place.out)
+    if present is None and known and resume:
+        raise UserError(str(place.out), "was deleted, with what the run had written", "Leave out --resume")
     if present is None and not resume:
+        if (pid := live_owner(place.store, place.run_id)) is not None:
+            raise UserError(str(place.out), f"was deleted while process {pid} writes into it", "Wait for it, or end it")
         shutil.rmtree(place.state, ignore_errors=True)  # its output was deleted
         known = False
     if resume and not known:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal, Self
 
@@ -225,11 +226,28 @@ class Store:
         return await self._database.read(_calls)
 
 
+def live_owner(path: Path, run: str) -> int | None:
+    """The process that works on a run of the store at `path`, known to be alive; None where there is none, or no store.
+
+    Reads the file and changes nothing, whoever has it open.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            row = connection.execute("SELECT owner FROM leases WHERE name = ?", (f"run/{run}",)).fetchone()
+    except sqlite3.Error:  # absent, empty, or no database at all
+        return None
+    return _pid(row[0]) if row is not None and owner_is_alive(row[0]) else None
+
+
+def _pid(owner: str) -> int:
+    return int(owner.split(":")[1])
+
+
 def _open_run(connection: sqlite3.Connection, run: str, command: str, settings: str, path: str) -> Run:
     name, me = f"run/{run}", owner_token()
     row = connection.execute("SELECT owner FROM leases WHERE name = ?", (name,)).fetchone()
     if row is not None and row[0] != me and owner_is_alive(row[0]):
-        raise StoreError(path, f"process {row[0].split(':')[1]} works on run '{run}'", "Wait for it, or end it")
+        raise StoreError(path, f"process {_pid(row[0])} works on run '{run}'", "Wait for it, or end it")
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?)", (name, me))
     connection.execute(
         "INSERT INTO runs VALUES (?, ?, ?, ?, 'open', 0) ON CONFLICT DO NOTHING", (run, command, settings, time.time())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from generators.outdir import MANIFEST, RunPlace, place_of, prepare, write_manifest
 from runtime.errors import UserError
+from runtime.store import Store
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> RunPlace:
-    return place_of(tmp_path / "out", tmp_path / "state")
+@pytest.fixture(params=["generate", "synthesize"])
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> RunPlace:
+    return place_of(tmp_path / "out", tmp_path / "state", request.param)
 
 
 def begin(place: RunPlace) -> None:
@@ -57,6 +59,32 @@ def test_deleting_the_output_begins_anew(place: RunPlace) -> None:
     place.out.rmdir()
     prepare(place, resume=False)
     assert not place.store.exists()
+
+
+async def test_the_state_of_a_run_in_work_outlives_its_output(place: RunPlace) -> None:
+    begin(place)
+    async with Store(place.store) as store:
+        await store.open_run(place.run_id, command="test", settings="{}")
+        place.out.rmdir()
+        with pytest.raises(UserError, match=f"was deleted while process {os.getpid()} writes into it"):
+            prepare(place, resume=False)
+        assert place.store.exists()
+    prepare(place, resume=False)
+    assert not place.store.exists()
+
+
+@pytest.mark.parametrize("began", ["as a file", "in earnest"])
+async def test_a_run_whose_output_was_deleted_cannot_be_resumed(place: RunPlace, began: str) -> None:
+    begin(place)
+    if began == "in earnest":
+        async with Store(place.store) as store:
+            await store.open_run(place.run_id, command="test", settings="{}")
+            await store.finish(place.run_id)
+    place.out.rmdir()
+    with pytest.raises(UserError, match=r"was deleted, .*\. Leave out --resume"):
+        prepare(place, resume=True)
+    assert not place.out.exists()
+    prepare(place, resume=False)
 
 
 def test_there_must_be_something_to_resume(place: RunPlace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from runtime.database import Database, _migrations
 from runtime.errors import ItemConflict, StoreError
-from runtime.store import Call, Entry, Note, Store
+from runtime.store import Call, Entry, Note, Store, live_owner
+from sandbox.owner import owner_token
 
 
 def entry(queue: str, item: str, *, terminal: bool = False) -> Entry:
@@ -27,6 +29,23 @@ def nothing(_: Entry) -> list[Entry]:
 async def opened(store: Store, *entries: Entry) -> None:
     await store.open_run("r", command="test", settings="{}")
     await store.start("r", entries)
+
+
+async def test_the_live_owner_of_a_run_is_told_without_opening_its_store(tmp_path: Path):
+    path = tmp_path / "s.db"
+    assert live_owner(path, "r") is None
+    assert not path.exists()
+    async with Store(path) as store:
+        await opened(store)
+        assert live_owner(path, "r") == os.getpid()
+        assert live_owner(path, "another") is None
+        here, _, _ = owner_token().split(":")
+        await store._database.transact(
+            lambda connection: connection.execute("UPDATE leases SET owner = ?", (f"{here}:{os.getpid()}:1",))
+        )
+        assert live_owner(path, "r") is None
+    path.write_text("no database")
+    assert live_owner(path, "r") is None
 
 
 async def test_an_item_moves_from_queue_to_queue_and_to_its_end(tmp_path: Path):
