@@ -24,7 +24,7 @@ from runtime.limits import Limits as NamedLimits
 from runtime.settings import AgentSection, GenerateSettings
 from runtime.stage import RetryLater
 from sandbox.engine import Engine, Sandbox
-from sandbox.errors import EngineFault, ServiceUnhealthy
+from sandbox.errors import EngineFault, ImageMissing, ServiceUnhealthy
 from sandbox.services import Service
 from sandbox.spec import BuildContext, BuildResult, FailureClass, Limits, Suite, Verdict
 
@@ -124,15 +124,18 @@ class Bench:
     ) -> tuple[Result, Verdict]:
         """Let `play` act in a fresh sandbox, freeze it, grade what is left.
 
-        When infrastructure fails, only this attempt is made again, a few times, before the whole stage has to be.
+        When infrastructure fails, only this attempt is made again, a few times, before the whole stage has to be. An
+        image that another process has removed meanwhile is built again for it.
         """
         for tries_left in reversed(range(_TRIES)):
             try:
                 return await self._attempt_once(image, suite, purpose, play)
-            except (EngineFault, RetryLater, ServiceUnhealthy):
+            except (EngineFault, RetryLater, ServiceUnhealthy) as fault:
                 if not tries_left:
                     raise
         raise AssertionError("unreachable")
+                if isinstance(fault, ImageMissing):
+                    await self.image()
 
     async def _attempt_once(
         self, image: str, suite: Suite, purpose: str, play: Callable[[Sandbox], Awaitable[Result]]

@@ -1,7 +1,9 @@
 """Which items stand on which built images: an image goes with the last item that needs it.
 
 So the disk holds the images of what is in work, however many tasks a run makes. The base is never removed (engines see
-to that), and an image that is wanted after all, by a redelivered or resumed item, is built again.
+to that), and an image that is wanted after all, by a redelivered or resumed item, is built again. Processes know
+nothing of each other's items: an engine leaves an image that a sandbox stands on, and one that was removed between two
+sandboxes is built again as well.
 """
 
 from __future__ import annotations

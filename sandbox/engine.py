@@ -113,7 +113,10 @@ class Engine(Protocol):
         ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Start a sandbox. Raises: EngineFault. A cancelled create leaves nothing behind."""
+        """Start a sandbox. A cancelled create leaves nothing behind.
+
+        Raises: ImageMissing when the image was removed, by whichever process; EngineFault.
+        """
         ...
 
     async def inventory(self) -> list[SandboxRecord]:
@@ -125,7 +128,11 @@ class Engine(Protocol):
         ...
 
     async def remove_image(self, image: str) -> None:
-        """Forget an image made by `build` or `freeze`. Idempotent; the base image is never removed by this."""
+        """Forget an image made by `build` or `freeze`. Idempotent; the base image is never removed by this.
+
+        A built image is shared by all that use the same Docker daemon or state directory: while a sandbox of any of
+        them stands on it, it stays. Raises: EngineFault, also where the engine says so of an image that stays.
+        """
         ...
 
     async def __aenter__(self) -> Self: ...

@@ -3,6 +3,7 @@
     SandboxError                     something of ours or of the engine's failed: infrastructure, never a reward
     ├── EngineUnavailable            no engine answers: the command line prints it with the remedy
     ├── EngineFault                  the engine refused or hung: retried by the stage's redelivery policy
+    │   └── ImageMissing                 the image to start from is gone: whoever knows its context builds it again
     ├── PackagesMissing              an environment asks for packages that cannot be installed: a failed build
     ├── ServiceUnhealthy             a service does not come up on an image that nobody has worked in
     ├── BuildUnsupported             this engine cannot build that environment: the task is rejected with the reason
@@ -47,6 +48,14 @@ class EngineFault(SandboxError):
     def __init__(self, engine: str, operation: str, reason: str) -> None:
         self.engine, self.operation, self.reason = engine, operation, reason
         super().__init__(f"{engine}: {operation} failed: {reason}")
+
+
+class ImageMissing(EngineFault):
+    """The engine holds no such image: it was never built here, or was removed since."""
+
+    def __init__(self, engine: str, image: str) -> None:
+        self.image = image
+        super().__init__(engine, "create", f"there is no image {image!r}")
 
 
 class BuildUnsupported(SandboxError):

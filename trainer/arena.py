@@ -3,7 +3,8 @@
 Rollouts and evaluation play here, each with its own policy and limits.
 
 Invariants:
-- A task's image is built once in a run, however many episodes ask for it at once, and stays for the run.
+- A task's image is built once in a run, however many episodes ask for it at once, and again where another process
+  removed it.
 - An episode's reward comes from the frozen file system only, and only when the episode ended by the agent's own doing.
 - Whatever is infrastructure's fault leaves here as an exception or as a trajectory without a reward, never as a reward.
 - Waiting for a place in a limit is on no episode's clock.
@@ -29,6 +30,7 @@ from runtime.limits import Limits
 from runtime.task import Task, read_task
 from runtime.trajectory import Trajectory
 from sandbox.engine import Engine
+from sandbox.errors import ImageMissing
 from sandbox.spec import FailureClass, Verdict
 
 
@@ -89,6 +91,17 @@ class Arena:
         Raises: TaskInvalid, EnvironmentBroken, SandboxError; BudgetExhausted, ChatRejected.
         """
         place = await self.place(directory)
+        try:
+            return await self._play(place, policy, settings, item=item, grade_overflow=grade_overflow)
+        except ImageMissing as missing:
+            if missing.image != place.image:
+                raise
+        place = await self._rebuilt(directory, place)
+        return await self._play(place, policy, settings, item=item, grade_overflow=grade_overflow)
+
+    async def _play(
+        self, place: Place, policy: Policy, settings: AgentSettings, *, item: str, grade_overflow: bool
+    ) -> Trajectory:
         ground, frozen = self._ground(place, item), ""
         try:
             async with ground.sandbox(place.image, "play") as sandbox:
@@ -109,11 +122,21 @@ class Arena:
 
     async def _make(self, directory: Path) -> Place | EnvironmentBroken:
         task = await to_thread.run_sync(read_task, directory)
-        async with self._limits.take("build", item=directory.name):
+        return await self._build(directory.name, task, await to_thread.run_sync(task.hash))
+
+    async def _rebuilt(self, directory: Path, gone: Place) -> Place:
+        """The place whose image is gone, the same task with an image again. Raises: as `place`."""
+        async with self._building[directory]:
+            if self._places[directory] is gone:  # else another episode has seen to it
+                self._places[directory] = await self._build(gone.name, gone.task, gone.hash)
+        return await self.place(directory)
+
+    async def _build(self, name: str, task: Task, hash_: str) -> Place | EnvironmentBroken:
+        async with self._limits.take("build", item=name):
             built = await self._engine.build(task.context())
         if not built.ok:
-            return EnvironmentBroken(directory.name, built.failed_step, built.log_tail)
-        return Place(name=directory.name, task=task, hash=await to_thread.run_sync(task.hash), image=built.image)
+            return EnvironmentBroken(name, built.failed_step, built.log_tail)
+        return Place(name=name, task=task, hash=hash_, image=built.image)
 
     def _ground(self, place: Place, item: str) -> Ground:
         return Ground(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 
+from sandbox.base import BASE_DOCKERFILE
 from sandbox.engine import Engine, Sandbox
-from sandbox.errors import EngineFault, SandboxLost, TransferRefused
-from sandbox.spec import AGENT_HOME, AGENT_UID, File, Limits, Profile, SandboxSpec
+from sandbox.errors import EngineFault, ImageMissing, SandboxLost, TransferRefused
+from sandbox.spec import AGENT_HOME, AGENT_UID, BuildContext, File, Limits, Profile, SandboxSpec
 from sandbox.trusted import trusted_argv
 
 RUN_ID = "conformance"
@@ -187,13 +188,30 @@ async def a_sandbox_ends_by_itself(engine: Engine, image: str) -> None:
         expect(False, "SandboxLost at the end of its lifetime", result)
 
 
-async def an_unknown_image_is_a_fault(engine: Engine, image: str) -> None:
+async def an_image_that_a_sandbox_stands_on_is_not_taken_away(engine: Engine, _image: str) -> None:
+    context = BuildContext(dockerfile=f"{BASE_DOCKERFILE}RUN echo below > /below\n")
+    built = await engine.build(context)
+    async with _started(engine, built.image) as sandbox:
+        with suppress(EngineFault):
+            await engine.remove_image(built.image)
+        below = await sandbox.exec(["cat", "/below"])
+        expect(below.stdout == b"below\n", "the sandbox keeps its files", below)
+    await engine.remove_image(built.image)
+    await _expect_missing(engine, built.image)
+
+
+async def an_unknown_image_is_told(engine: Engine, image: str) -> None:
+    await _expect_missing(engine, f"{image}-that-is-not-there")
+
+
+async def _expect_missing(engine: Engine, image: str) -> None:
     try:
-        async with _started(engine, f"{image}-that-is-not-there"):
+        async with _started(engine, image):
             pass
-    except EngineFault:
+    except ImageMissing as missing:
+        expect(missing.image == image, "ImageMissing names the image", missing.image)
         return
-    expect(False, "EngineFault", "a sandbox")
+    expect(False, "ImageMissing", "a sandbox")
 
 
 async def _expect_lost(sandbox: Sandbox, promise: str) -> None:
@@ -221,7 +239,8 @@ ENGINE_CHECKS: dict[str, Check] = {
         a_sandbox_is_listed_until_it_is_removed,
         a_session_tells_that_its_sandbox_is_lost,
         a_sandbox_ends_by_itself,
-        an_unknown_image_is_a_fault,
+        an_image_that_a_sandbox_stands_on_is_not_taken_away,
+        an_unknown_image_is_told,
     )
 }
 

@@ -14,11 +14,11 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from sandbox.docker.client import CALL_S, CREATE_S, ENGINE, Client, answering
+from sandbox.docker.client import CALL_S, CREATE_S, ENGINE, Absent, Client, answering
 from sandbox.docker.config import ImageFacts
 from sandbox.docker.labels import container_name
 from sandbox.docker.watch import EventWatch
-from sandbox.errors import EngineFault, SandboxLost
+from sandbox.errors import EngineFault, ImageMissing, SandboxLost
 from sandbox.spec import SandboxSpec
 
 _SETTLE_S = 2.0
@@ -49,11 +49,14 @@ class Container:
         return f"containers/{container_name(self.sandbox_id)}"
 
     async def create(self, config: Mapping[str, Any]) -> None:
-        """Create and start. Raises: EngineFault."""
-        with answering("creating a sandbox", CREATE_S):
-            query = {"name": container_name(self.sandbox_id)}
-            created = await self.client.ask("POST", "containers/create", query, data=config)
-            self.key = created["Id"]
+        """Create and start. Raises: ImageMissing, EngineFault."""
+        try:
+            with answering("creating a sandbox", CREATE_S):
+                query = {"name": container_name(self.sandbox_id)}
+                created = await self.client.ask("POST", "containers/create", query, data=config)
+                self.key = created["Id"]
+        except Absent as absent:
+            raise ImageMissing(ENGINE, self.spec.image) from absent
         with answering("starting a sandbox", CREATE_S):
             await self.client.ask("POST", f"{self.path}/start")
 

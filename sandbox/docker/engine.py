@@ -45,7 +45,7 @@ from sandbox.docker.images import ensure_base_image, ensure_trusted_volume
 from sandbox.docker.labels import BASE_REPOSITORY, FROZEN_REPOSITORY
 from sandbox.docker.sandbox import DockerSandbox
 from sandbox.docker.watch import EventWatch
-from sandbox.errors import EngineFault, PackagesMissing, SandboxError
+from sandbox.errors import EngineFault, ImageMissing, PackagesMissing, SandboxError
 from sandbox.owner import owner_is_dead, owner_token
 from sandbox.spec import BuildContext, BuildResult, Profile, SandboxRecord, SandboxSpec
 from sandbox.trusted import trusted_argv
@@ -174,8 +174,11 @@ class DockerEngine:
 
     async def _image_facts(self, image: str) -> ImageFacts:
         if image not in self._images:
-            with answering(f"looking for the image {image}", CALL_S):
-                self._images[image] = image_facts(await self._client.ask("GET", f"images/{image}/json"))
+            try:
+                with answering(f"looking for the image {image}", CALL_S):
+                    self._images[image] = image_facts(await self._client.ask("GET", f"images/{image}/json"))
+            except Absent as absent:
+                raise ImageMissing(ENGINE, image) from absent
         return self._images[image]
 
     async def commit(self, container: Container) -> str:
@@ -183,6 +186,7 @@ class DockerEngine:
         name = f"{FROZEN_REPOSITORY}:{container.sandbox_id}"
         query = {"container": labels.container_name(container.sandbox_id), "repo": FROZEN_REPOSITORY, "pause": "0"}
         body = {"Labels": labels.image_labels("frozen", owner=self._owner)}
+        """Raises: ImageMissing, EngineFault."""
         self._frozen.add(name)
         with answering("freezing a sandbox", TRANSFER_S, sandbox_id=container.sandbox_id):
             await self._client.ask("POST", "commit", {**query, "tag": container.sandbox_id}, data=body)

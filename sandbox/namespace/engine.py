@@ -5,6 +5,7 @@ spawner dies with this process, even when it is killed, and takes every sandbox 
 
 Invariants:
 - A lease file exists before its sandbox and is deleted after the sandbox is proved gone.
+- A built image that a sandbox stands on is removed by no engine of the directory.
 - Whatever a dead owner left is cleared when the next engine opens the same state directory.
 - Needs root, and nothing else that is not part of the kernel and of Python.
 """
@@ -26,7 +27,7 @@ import anyio.to_thread
 import msgspec
 
 from sandbox.basebuild import Base, Packages
-from sandbox.errors import BuildUnsupported, EngineFault, EngineUnavailable
+from sandbox.errors import BuildUnsupported, EngineFault, EngineUnavailable, ImageMissing
 from sandbox.namespace.builder import Builder
 from sandbox.namespace.images import Image, Images
 from sandbox.namespace.leases import Leases
@@ -136,6 +137,7 @@ class NamespaceEngine:
             with anyio.CancelScope(shield=True):
                 for sandbox_id in list(self._sandboxes):
                     await self.clear(sandbox_id)
+            self.images.close()
 
     def _open_link(self) -> Link:
         if self._link is None:
@@ -172,7 +174,7 @@ class NamespaceEngine:
         return self._bases[packages]
 
     async def remove_image(self, image: str) -> None:
-        """Forget an image. Idempotent. Sandboxes that run on a frozen one keep it. Raises: EngineFault."""
+        """Forget an image. Idempotent. Sandboxes that run on one keep it. Raises: EngineFault."""
         for layer in self.images.release(image):
             await self._open_link().request("forget", {"layer": layer})
         await anyio.to_thread.run_sync(self.images.remove_built, image)
@@ -180,10 +182,10 @@ class NamespaceEngine:
     # Sandboxes
 
     async def create(self, spec: SandboxSpec) -> NamespaceSandbox:
-        """Start a sandbox. A cancelled create leaves nothing behind. Raises: EngineFault."""
+        """Start a sandbox. A cancelled create leaves nothing behind. Raises: ImageMissing, EngineFault."""
         image = await anyio.to_thread.run_sync(self.images.find, spec.image)
         if image is None:
-            raise EngineFault(ENGINE, "create", f"there is no image {spec.image!r}")
+            raise ImageMissing(ENGINE, spec.image)
         return await self._start(spec, image, scratch=False)
 
     async def open_for_build(self, spec: SandboxSpec, base: Image) -> NamespaceSandbox:
@@ -198,6 +200,7 @@ class NamespaceEngine:
         await anyio.to_thread.run_sync(self._leases.write, self._record(sandbox_id, spec))
         sandbox = self._sandboxes[sandbox_id] = NamespaceSandbox(sandbox_id, spec, image, self, link)
         try:
+            self.images.hold(image, sandbox_id)
             upper = ""
             if scratch:
                 upper = str(await anyio.to_thread.run_sync(self.images.make_scratch, sandbox_id))
@@ -243,6 +246,7 @@ class NamespaceEngine:
     async def release(self, sandbox_id: str) -> None:
         """Delete the lease of a sandbox that is proved gone, and what its build left."""
         await anyio.to_thread.run_sync(self._forget, sandbox_id)
+        self.images.let_go(sandbox_id)
         self._sandboxes.pop(sandbox_id, None)
 
     def _forget(self, sandbox_id: str) -> None:
@@ -267,6 +271,7 @@ class NamespaceEngine:
             await anyio.to_thread.run_sync(self._clear, sandbox_id)
         except OSError as error:
             raise EngineFault(ENGINE, "remove", str(error)) from error
+        self.images.let_go(sandbox_id)
         self._sandboxes.pop(sandbox_id, None)
 
     def _clear(self, sandbox_id: str) -> None:

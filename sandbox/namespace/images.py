@@ -6,27 +6,33 @@
 - Frozen images: the upper layer of a sandbox, in the spawner's memory. They live as long as the engine.
 
 Frozen images share layers; a layer is let go with the last image that stands on it.
+
+Several processes share the built images. While a sandbox or a frozen image stands on one, its process holds a shared
+lock of the image's `image.json`; who removes it takes that lock exclusively first, and leaves an image that is held.
+A lock of a file that is not under its name any more says nothing: who has taken one looks again.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from sandbox.errors import EngineFault
+from sandbox.errors import EngineFault, ImageMissing
 from sandbox.namespace.link import ENGINE
 from sandbox.owner import boot_id
 from sandbox.spec import BuildContext, Record
 
 _DEEPEST = 100
+_MANIFEST = "image.json"
 _SCRATCH = ".build-"
 _GONE = ".gone-"
 _FORMAT = 2
@@ -69,13 +75,18 @@ class _Manifest(Record, frozen=True, kw_only=True):
 
 
 class Images:
-    """The images of one engine. Methods block briefly on the file system, except `frozen` and `release`."""
+    """The images of one engine. Methods block briefly on the file system, except `frozen`, `let_go` and `release`.
+
+    `hold`, `frozen`, `let_go` and `release` belong to the event loop's thread.
+    """
 
     def __init__(self, directory: Path, rootfs: Path) -> None:
         self._directory = directory
         self._known: dict[str, Image] = {}
         """The base and what was frozen."""
         self._frozen_layers: Counter[str] = Counter()
+        self._locks: dict[str, int] = {}
+        """By sandbox or frozen image: the open descriptor of the built image that it stands on, locked shared."""
         self.base = self.add_base(rootfs)
         for half_removed in directory.glob(f"{_GONE}*"):
             shutil.rmtree(half_removed, ignore_errors=True)
@@ -101,7 +112,7 @@ class Images:
             return None
         home = self._directory / image_id
         try:
-            manifest = msgspec.json.decode((home / "image.json").read_bytes(), type=_Manifest)
+            manifest = msgspec.json.decode((home / _MANIFEST).read_bytes(), type=_Manifest)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError:  # of another format, or torn
@@ -134,7 +145,7 @@ class Images:
         home = self.scratch(sandbox_id)
         shutil.rmtree(home / "work")
         manifest = _Manifest(boot=boot_id(), base=base.layers[-1].name, config=config)
-        (home / "image.json").write_bytes(msgspec.json.encode(manifest))
+        (home / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
         try:
             home.rename(self._directory / image_id)
         except OSError:
@@ -148,6 +159,31 @@ class Images:
         if disk.f_bavail * disk.f_frsize < _ROOM_BYTES:
             raise EngineFault(ENGINE, "build", f"no space is left in {self._directory}")
 
+    def hold(self, image: Image, sandbox_id: str) -> None:
+        """Keep what the sandbox stands on from being removed, by any process, until `let_go`. Raises: ImageMissing."""
+        if image.id in self._known:
+            self._hold_as(image.id, sandbox_id)
+            return
+        lock = _locked(self._directory / image.id / _MANIFEST, fcntl.LOCK_SH)
+        if lock is None:
+            raise ImageMissing(ENGINE, image.id)
+        self._locks[sandbox_id] = lock
+
+    def _hold_as(self, holder: str, other: str) -> None:
+        """Let `other` hold what `holder` does: a lock is open as long as one of its descriptors is."""
+        if (lock := self._locks.get(holder)) is not None:
+            self._locks[other] = os.dup(lock)
+
+    def let_go(self, holder: str) -> None:
+        """A sandbox, or a frozen image, does not stand on anything any more. Idempotent."""
+        if (lock := self._locks.pop(holder, None)) is not None:
+            os.close(lock)
+
+    def close(self) -> None:
+        """The frozen images are gone: nothing is held any more."""
+        for holder in list(self._locks):
+            self.let_go(holder)
+
     def frozen(self, sandbox_id: str, below: Image) -> Image:
         """The image whose topmost layer is the upper layer of the stopped sandbox. Raises: EngineFault."""
         if len(below.layers) >= _DEEPEST:
@@ -156,6 +192,7 @@ class Images:
         image = Image(id=f"frozen-{sandbox_id}", layers=layers, config=below.config)
         self._known[image.id] = image
         self._frozen_layers.update(_vault_names(image))
+        self._hold_as(sandbox_id, image.id)
         return image
 
     def release(self, image_id: str) -> list[str]:
@@ -165,21 +202,45 @@ class Images:
         if not names:
             return []
         del self._known[image_id]
+        self.let_go(image_id)
         self._frozen_layers.subtract(names)
         self._frozen_layers = +self._frozen_layers
         return [name for name in names if name not in self._frozen_layers]
 
     def remove_built(self, image_id: str) -> None:
-        """Remove a built image from the disk. Idempotent; does nothing to a base."""
+        """Remove a built image from the disk unless it is held. Idempotent; does nothing to a base."""
         if image_id.isalnum():
             self._discard(image_id)
 
     def _discard(self, image_id: str) -> None:
         """Out of sight by one rename: who is killed while removing it leaves no half image to be found."""
-        gone = self._directory / f"{_GONE}{secrets.token_hex(8)}"
-        with suppress(FileNotFoundError):
-            (self._directory / image_id).rename(gone)
+        home, gone = self._directory / image_id, self._directory / f"{_GONE}{secrets.token_hex(8)}"
+        lock = _locked(home / _MANIFEST, fcntl.LOCK_EX)
+        if lock is None:
+            return
+        try:
+            home.rename(gone)
+        finally:
+            os.close(lock)
         shutil.rmtree(gone, ignore_errors=True)
+
+
+def _locked(path: Path, kind: int) -> int | None:
+    """The descriptor of a file that is locked, shared or exclusively, and still there under its name.
+
+    None when there is none, or another holds a lock against it.
+    """
+    with ExitStack() as undo:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, descriptor)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), path.stat()):
+                return None
+        except (FileNotFoundError, BlockingIOError):
+            return None
+        undo.pop_all()
+        return descriptor
 
 
 def _vault_names(image: Image) -> list[str]:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from sandbox.base import BASE_DOCKERFILE
-from sandbox.errors import BuildUnsupported, EngineFault
+from sandbox.errors import BuildUnsupported, EngineFault, ImageMissing
 from sandbox.namespace.engine import NamespaceEngine
 from sandbox.spec import BuildContext, BuildResult, File, SandboxSpec
 
@@ -124,6 +124,24 @@ async def test_equal_builds_are_found_again_and_different_ones_are_not(namespace
         await second.remove_image(first.image)
         await second.remove_image(first.image)
         assert not (await build(second, text)).cached
+
+
+async def test_an_image_in_use_is_not_removed_by_another_engine(namespace_engine, state_dir, rootfs):
+    built = await build(namespace_engine, "FROM termloom-base\nCOPY notes.txt /srv/\n")
+    spec = SandboxSpec(image=built.image)
+    async with NamespaceEngine(state_dir=state_dir, rootfs=rootfs, trusted=None) as other:
+        async with await namespace_engine.create(spec) as sandbox:
+            await other.remove_image(built.image)
+            assert await sandbox.get("/srv/notes.txt") == b"notes\n"
+            frozen = await sandbox.freeze()
+        await other.remove_image(built.image)
+        assert await output(namespace_engine, frozen, "cat /srv/notes.txt") == "notes\n"
+        await namespace_engine.remove_image(frozen)
+        await other.remove_image(built.image)
+        with pytest.raises(ImageMissing, match=built.image):
+            await namespace_engine.create(spec)
+    assert await namespace_engine.inventory() == []
+    assert list((state_dir / "images").iterdir()) == []
 
 
 async def test_an_image_whose_description_cannot_be_read_is_built_again(namespace_engine, state_dir):
