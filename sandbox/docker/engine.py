@@ -68,6 +68,8 @@ class DockerEngine:
         self._gate = anyio.CapacityLimiter(gate)
         self._images: dict[str, ImageFacts] = {}
         self._sandboxes: set[str] = set()
+        self._filled_volume = ""
+        """The trusted volume, once it was seen filled."""
         self._frozen: set[str] = set()
 
     @staticmethod
@@ -141,7 +143,9 @@ class DockerEngine:
             image = await self._base_image()
             return await ensure_trusted_volume(self._client, await self._base(()), image, owner=self._owner)
 
-        return (await self._parts.run("trusted", make))[0]
+        if not self._filled_volume:
+            self._filled_volume, _ = await self._parts.run("trusted", make)
+        return self._filled_volume
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         image = await self._image_facts(spec.image)
@@ -166,6 +170,8 @@ class DockerEngine:
                 await self.remove(sandbox_id)
             raise
         return sandbox
+            if trusted:
+                self._filled_volume = ""  # it may have been removed by somebody: looked at again the next time
 
     async def _clean(self, sandbox: DockerSandbox) -> None:
         done = await sandbox.exec([*trusted_argv(), "-c", CLEAN_IMAGE], user="root", cwd="/", timeout_s=_CLEAN_S)

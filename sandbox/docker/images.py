@@ -3,24 +3,36 @@
 Invariants:
 - Both are named after the base's digest. The image appears whole (an import is atomic).
 - A volume counts as filled when its last file is there. Who fills it holds a container of a fixed name, which the
-  engine gives to one at a time, wherever they run; a filler that died leaves it to the reaper and to the next.
+  engine gives to one at a time, wherever they run; that of a filler that died is removed by the reaper or the next.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 
 from sandbox.basebuild import Base
 from sandbox.docker import archive, labels
-from sandbox.docker.client import CALL_S, CREATE_S, ENGINE, TRANSFER_S, Absent, Client, answering, json_lines
+from sandbox.docker.client import (
+    CALL_S,
+    CREATE_S,
+    ENGINE,
+    TRANSFER_S,
+    Absent,
+    Client,
+    Conflict,
+    answering,
+    json_lines,
+)
 from sandbox.docker.config import PATH, volume_mount
 from sandbox.docker.container import remove_container
 from sandbox.docker.labels import BASE_REPOSITORY, TRUSTED_VOLUME, container_name
 from sandbox.errors import EngineFault
+from sandbox.owner import owner_is_dead
 from sandbox.spec import TRUSTED_DIR, Limits, SandboxSpec
 
 _FILLED = ".filled"
@@ -61,7 +73,8 @@ async def ensure_trusted_volume(client: Client, base: Base, image: str, *, owner
     deadline = time.monotonic() + _FILL_S
     while not await _claim(client, filler_id, volume, image, owner):
         if time.monotonic() > deadline:
-            await remove_container(client, filler_id)  # its maker died
+            await remove_container(client, filler_id)  # its maker hangs, or died elsewhere
+        await _remove_dead(client, filler_id)
         await _await_release(client, filler_id)
     try:
         await _fill(client, filler_id, base.trusted)
@@ -87,6 +100,14 @@ async def _claim(client: Client, filler_id: str, volume: str, image: str, owner:
             raise
         return False
     return True
+
+
+async def _remove_dead(client: Client, filler_id: str) -> None:
+    """Remove the holder's container when its owner is dead: by its own id, since another may have the name by then."""
+    with suppress(Absent, Conflict), answering("looking at who fills the trusted volume", CREATE_S):
+        holder = await client.ask("GET", f"containers/{container_name(filler_id)}/json")
+        if owner_is_dead((holder["Config"]["Labels"] or {}).get(labels.OWNER, "")):
+            await client.ask("DELETE", f"containers/{holder['Id']}", {"force": "1"})
 
 
 async def _await_release(client: Client, filler_id: str) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import anyio
 import pytest
 
 from sandbox.base import BASE_DOCKERFILE
+from sandbox.basebuild import Base
+from sandbox.docker.client import Client, answering
+from sandbox.docker.container import remove_container
 from sandbox.docker.engine import DockerEngine
+from sandbox.docker.images import _claim, ensure_trusted_volume
+from sandbox.docker.labels import TRUSTED_VOLUME
 from sandbox.errors import EngineFault, SandboxLost
-from sandbox.spec import TRUSTED_DIR, File, Profile, SandboxSpec
+from sandbox.owner import owner_token
+from sandbox.spec import TRUSTED_DIR, File, Limits, Profile, SandboxSpec
 from sandbox.trusted import trusted_argv
 from tests.sandbox.docker.conftest import LIMITS, RUN, OpenEngine, started
 
@@ -83,6 +93,52 @@ async def test_grading_starts_clean_with_the_trusted_interpreter_out_of_reach(op
             assert (answer, address) == ("left", "127.0.0.1")
             for user in ("agent", "root"):
                 assert (await sandbox.exec(["touch", f"{TRUSTED_DIR}/x"], user=user)).exit_code == 1
+
+
+async def test_the_trusted_tree_is_looked_for_once_and_again_after_a_failure(
+    open_docker: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def noted(client: Client, base: Base, image: str, *, owner: str) -> str:
+        asked.append(image)
+        return await ensure_trusted_volume(client, base, image, owner=owner)
+
+    monkeypatch.setattr("sandbox.docker.engine.ensure_trusted_volume", noted)
+    async with open_docker() as engine:
+        image = await frozen_after(engine, "true")
+        for _ in range(3):
+            async with await engine.create(over(image, Profile.GRADE)):
+                pass
+        assert len(asked) == 1
+        with pytest.raises(EngineFault, match="memory"):
+            await engine.create(SandboxSpec(image=image, profile=Profile.GRADE, limits=Limits(memory_mb=1)))
+        async with await engine.create(over(image, Profile.GRADE)):
+            pass
+        assert len(asked) == 2
+
+
+async def test_a_trusted_volume_whose_filler_died_is_taken_over_at_once(
+    open_docker: OpenEngine, tmp_path: Path
+) -> None:
+    digest, (here, pid, ticks) = f"test-{os.getpid()}", owner_token().split(":")
+    (tmp_path / "trusted").mkdir()
+    base = Base(tar=tmp_path, rootfs=tmp_path, trusted=tmp_path / "trusted", digest=digest)
+    volume, filler = f"{TRUSTED_VOLUME}-{digest}", f"trusted-{digest}"
+    async with open_docker() as engine, Client(None) as client:
+        image = await engine._base_image()
+        try:
+            assert await _claim(client, filler, volume, image, f"{here}:{pid}:{int(ticks) - 1}")
+            with anyio.fail_after(20):
+                assert await ensure_trusted_volume(client, base, image, owner=owner_token()) == volume
+            assert await _claim(client, filler, volume, image, owner_token())
+            with anyio.move_on_after(2) as waited:
+                await ensure_trusted_volume(client, base, image, owner=owner_token())
+            assert waited.cancelled_caught, "its holder is alive"
+        finally:
+            await remove_container(client, filler)
+            with answering("removing a volume", 30):
+                await client.ask("DELETE", f"volumes/{volume}")
 
 
 async def test_agent_sandbox_has_no_trusted_tree(open_docker: OpenEngine) -> None:
