@@ -20,7 +20,7 @@ from sandbox.errors import BuildUnsupported
 from sandbox.spec import File, Record
 
 _REMEDY = "Use the Docker engine for this environment."
-_IGNORED = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"})
+_IGNORED = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"})
 _ARCHIVE = re.compile(r"\.(tar|tgz|tbz2|txz|tar\.(gz|bz2|xz|zst))$")
 _DIRECTIVE = re.compile(r"#\s*(escape|syntax)\s*=\s*(\S+)\s*$", re.IGNORECASE)
 _CONTINUED = re.compile(r"\\[ \t]*$")
@@ -83,6 +83,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     """Empty when never set."""
     env: dict[str, str]
     user: str
+    volumes: tuple[str, ...]
 
 
 class _Heredoc(NamedTuple):
@@ -222,15 +223,24 @@ class _Parser:
         self._shell = ["/bin/sh", "-c"]
         self._workdir, self._user, self._base = "", "root", ""
         self._steps: list[Step] = []
+        self._volumes: list[str] = []
         self._handlers: dict[str, Callable[[_Line], None]] = {
             "FROM": self._from, "ARG": self._arg, "ENV": self._set_env, "RUN": self._run, "COPY": self._copy,
             "ADD": self._add, "WORKDIR": self._set_workdir, "USER": self._set_user, "SHELL": self._set_shell,
+            "VOLUME": self._add_volumes,
         }  # fmt: skip
 
     def recipe(self) -> Recipe:
         if not self._base:
             raise DockerfileError("(end)", "there is no FROM")
-        return Recipe(base=self._base, steps=tuple(self._steps), workdir=self._workdir, env=self._env, user=self._user)
+        return Recipe(
+            base=self._base,
+            steps=tuple(self._steps),
+            workdir=self._workdir,
+            env=self._env,
+            user=self._user,
+            volumes=tuple(self._volumes),
+        )
 
     def take(self, line: _Line) -> None:
         if not self._base and line.keyword not in ("FROM", "ARG"):
@@ -358,6 +368,10 @@ class _Parser:
 
     def _set_user(self, line: _Line) -> None:
         self._user = expand(line.rest, self._variables)
+
+    def _add_volumes(self, line: _Line) -> None:
+        words = _json_words(line.rest) or split_words(line.rest)
+        self._volumes += [expand(word, self._variables) for word in words]
 
     def _set_shell(self, line: _Line) -> None:
         words = _json_words(line.rest)

@@ -44,6 +44,8 @@ def _build_steps(text: str) -> str:
     return text
 
 
+    if any(line.lstrip().upper().startswith("VOLUME ") for line in text.splitlines()):
+        raise ValueError("write no VOLUME line: what is changed below a volume cannot be tested")
 def _context_path(path: str) -> str:
     if path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError("give a plain path relative to the build context, such as files/data.csv")

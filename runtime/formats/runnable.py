@@ -14,6 +14,7 @@ from runtime.errors import TaskInvalid
 from runtime.formats import compose_file
 from runtime.formats.format import DOCKERFILE, ORIGIN
 from runtime.task import Task
+from sandbox.docker.config import volume_refusal
 from sandbox.dockerfile import Copy, DockerfileError, Recipe, parse
 from sandbox.errors import BuildUnsupported
 from sandbox.namespace.builder import resolve
@@ -102,6 +103,8 @@ def _of_build(context: BuildContext, engine: Literal["docker", "namespace"]) -> 
                 select(step, context.files)
             except DockerfileError as error:
                 yield f"{DOCKERFILE}: {error}"
+    if engine == "docker" and recipe and (refusal := volume_refusal(recipe.volumes)):
+        yield str(refusal)
 
 
 def _recipe(context: BuildContext, engine: Literal["docker", "namespace"]) -> Recipe | None:

@@ -18,7 +18,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sandbox.docker.client import ENGINE
 from sandbox.engine import User
+from sandbox.errors import BuildUnsupported
 from sandbox.spec import AGENT_HOME, AGENT_UID, AGENT_USER, TRUSTED_DIR, Profile, Record, SandboxSpec
 from sandbox.trusted import trusted_argv, trusted_shell
 
@@ -59,6 +61,8 @@ class ImageFacts(Record, frozen=True):
 
     env: dict[str, str]
     workdir: str
+    volumes: tuple[str, ...] = ()
+    """Directories that lie outside the container's file system, in each container anew."""
 
     @property
     def cwd(self) -> str:
@@ -70,7 +74,20 @@ def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
     """From the engine's answer about an image."""
     config = inspected.get("Config") or {}
     pairs = (entry.partition("=") for entry in config.get("Env") or ())
-    return ImageFacts(env={name: value for name, _, value in pairs}, workdir=config.get("WorkingDir") or "")
+    return ImageFacts(
+        env={name: value for name, _, value in pairs},
+        workdir=config.get("WorkingDir") or "",
+        volumes=tuple(sorted(config.get("Volumes") or ())),
+    )
+
+
+def volume_refusal(volumes: Sequence[str]) -> BuildUnsupported | None:
+    """Why an image with these volumes is refused: a frozen image lacks what was written there, and there is no way to
+    create a container without the volumes of its image."""
+    if not volumes:
+        return None
+    what = f"an image with VOLUME {' '.join(volumes)}: what is written below it could not be graded"
+    return BuildUnsupported(ENGINE, what, "Take VOLUME out, or start from an image that has none.")
 
 
 def user_id(user: User) -> str:

@@ -7,6 +7,7 @@ Invariants:
 - Leaving the engine removes what it made and nobody removed: its sandboxes and its frozen images. Entering it removes
   frozen images of owners that are dead, but those that a sandbox still stands on: they go when an engine is entered
   after that was reaped. Built images and the base stay: they are the cache.
+- No image with volumes leaves `build`: what is frozen is all that a sandbox has written.
 - Removing is bounded even where it cannot be cancelled. What an engine that hangs keeps is the reaper's, by its labels.
 """
 
@@ -38,7 +39,7 @@ from sandbox.docker.client import (
     answering,
     probe,
 )
-from sandbox.docker.config import CLEAN_IMAGE, ImageFacts, container_config, image_facts
+from sandbox.docker.config import CLEAN_IMAGE, ImageFacts, container_config, image_facts, volume_refusal
 from sandbox.docker.container import Container, remove_container
 from sandbox.docker.flight import SingleFlight
 from sandbox.docker.images import ensure_base_image, ensure_trusted_volume
@@ -67,9 +68,9 @@ class DockerEngine:
         self._watch = EventWatch(self._client, self._owner)
         self._gate = anyio.CapacityLimiter(gate)
         self._images: dict[str, ImageFacts] = {}
-        self._sandboxes: set[str] = set()
         self._filled_volume = ""
         """The trusted volume, once it was seen filled."""
+        self._sandboxes: set[str] = set()
         self._frozen: set[str] = set()
 
     @staticmethod
@@ -130,6 +131,9 @@ class DockerEngine:
             dockerfile = f"FROM {base}\n{rest}"
         name = build.image_name(dockerfile, context)
         result, _ = await self._builds.run(name, lambda: build.build_image(self._client, name, dockerfile, context))
+        if result.ok and (refusal := volume_refusal((await self._image_facts(name)).volumes)):
+            await self._try(self.remove_image, name)
+            raise refusal
         return result
 
     async def _base_image(self, packages: Packages = ()) -> str:
@@ -166,12 +170,12 @@ class DockerEngine:
             if spec.profile is Profile.GRADE:
                 await self._clean(sandbox)
         except BaseException:
+            if trusted:
+                self._filled_volume = ""  # it may have been removed by somebody: looked at again the next time
             with anyio.move_on_after(REMOVE_S, shield=True):
                 await self.remove(sandbox_id)
             raise
         return sandbox
-            if trusted:
-                self._filled_volume = ""  # it may have been removed by somebody: looked at again the next time
 
     async def _clean(self, sandbox: DockerSandbox) -> None:
         done = await sandbox.exec([*trusted_argv(), "-c", CLEAN_IMAGE], user="root", cwd="/", timeout_s=_CLEAN_S)
@@ -179,6 +183,7 @@ class DockerEngine:
             raise EngineFault(ENGINE, "cleaning a frozen image", done.stderr.decode(errors="replace")[-500:])
 
     async def _image_facts(self, image: str) -> ImageFacts:
+        """Raises: ImageMissing, EngineFault."""
         if image not in self._images:
             try:
                 with answering(f"looking for the image {image}", CALL_S):
@@ -192,7 +197,6 @@ class DockerEngine:
         name = f"{FROZEN_REPOSITORY}:{container.sandbox_id}"
         query = {"container": labels.container_name(container.sandbox_id), "repo": FROZEN_REPOSITORY, "pause": "0"}
         body = {"Labels": labels.image_labels("frozen", owner=self._owner)}
-        """Raises: ImageMissing, EngineFault."""
         self._frozen.add(name)
         with answering("freezing a sandbox", TRANSFER_S, sandbox_id=container.sandbox_id):
             await self._client.ask("POST", "commit", {**query, "tag": container.sandbox_id}, data=body)

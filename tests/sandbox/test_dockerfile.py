@@ -160,6 +160,12 @@ def test_instructions_for_running_a_service_change_nothing():
     )
 
 
+@pytest.mark.parametrize("line", ['VOLUME ["/a", "/b"]', "VOLUME /a $PLACE"])
+def test_volumes_are_known_and_change_no_step(line):
+    recipe = read("ENV PLACE=/b", line)
+    assert (recipe.volumes, recipe.steps) == (("/a", "/b"), ())
+
+
 def test_the_base_itself_parses():
     recipe = parse(BASE_DOCKERFILE, engine="test", environment={})
     assert (recipe.base, len(recipe.steps)) == ("debian:bookworm-slim", 1)

@@ -80,6 +80,13 @@ def test_docker_is_left_to_build_what_only_docker_reads(tmp_path: Path) -> None:
     assert told(tmp_path, changes, "docker") == []
 
 
+def test_a_volume_is_told_where_its_files_would_be_lost(tmp_path: Path) -> None:
+    changes = {DOCKERFILE: HARBOR[DOCKERFILE] + "VOLUME /data\n"}
+    (only,) = told(tmp_path / "a", changes, "docker")
+    assert "the docker engine cannot build an image with VOLUME /data" in only
+    assert told(tmp_path / "b", changes, "namespace") == []
+
+
 def test_everything_is_told_at_once(tmp_path: Path) -> None:
     changes = {"environment/docker-compose.yaml": SERVICES, DOCKERFILE: "FROM ubuntu:24.04\n"}
     assert len(told(tmp_path, changes)) == 2

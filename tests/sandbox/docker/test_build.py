@@ -7,7 +7,10 @@ import pytest
 
 from sandbox.base import BASE_DOCKERFILE, SERVICE_PACKAGES, base_dockerfile
 from sandbox.docker.build import BuildLog, PullFailed, check, image_name, split_local_base
-from sandbox.errors import BuildUnsupported, EngineFault, TransferRefused
+from sandbox.docker.client import Client
+from sandbox.docker.config import image_facts, volume_refusal
+from sandbox.docker.images import image_exists
+from sandbox.errors import BuildUnsupported, EngineFault, ImageMissing, TransferRefused
 from sandbox.spec import BuildContext, BuildResult, File, SandboxSpec
 from tests.sandbox.docker.conftest import LIMITS, OpenEngine, started
 
@@ -190,7 +193,40 @@ async def test_the_base_image_is_never_removed(open_docker: OpenEngine) -> None:
 
 
 @docker
-async def test_unknown_image_is_a_fault(open_docker: OpenEngine) -> None:
+async def test_unknown_image_is_missing(open_docker: OpenEngine) -> None:
     async with open_docker() as engine:
-        with pytest.raises(EngineFault, match="no-such-image"):
+        with pytest.raises(ImageMissing, match="no-such-image"):
             await engine.create(SandboxSpec(image="no-such-image:1"))
+
+
+@docker
+async def test_image_that_another_process_removed_is_missing_until_it_is_built_again(open_docker: OpenEngine) -> None:
+    context = BuildContext(dockerfile=BASE_DOCKERFILE + "RUN echo shared > /shared\n")
+    async with open_docker() as ours, open_docker() as theirs:
+        built = await ours.build(context)
+        async with await ours.create(SandboxSpec(image=built.image, limits=LIMITS)):
+            pass
+        await theirs.remove_image(built.image)
+        with pytest.raises(ImageMissing, match=built.image):
+            await ours.create(SandboxSpec(image=built.image, limits=LIMITS))
+        assert not (await ours.build(context)).cached
+        async with await ours.create(SandboxSpec(image=built.image, limits=LIMITS)) as sandbox:
+            assert await sandbox.get("/shared") == b"shared\n"
+        await ours.remove_image(built.image)
+
+
+def test_volumes_of_an_image_are_why_it_is_refused() -> None:
+    volumes = image_facts({"Config": {"Volumes": {"/var/lib/db": {}, "/data": {}}}}).volumes
+    assert "VOLUME /data /var/lib/db" in str(volume_refusal(volumes))
+    assert volume_refusal(image_facts({"Config": {"Volumes": None}}).volumes) is None
+
+
+@docker
+async def test_an_image_with_volumes_is_refused_and_not_kept(open_docker: OpenEngine) -> None:
+    context = BuildContext(dockerfile=BASE_DOCKERFILE + "VOLUME /srv/data\n")
+    async with open_docker() as engine, Client(None) as client:
+        for _ in range(2):
+            with pytest.raises(BuildUnsupported, match="VOLUME /srv/data: what is written below it"):
+                await engine.build(context)
+        name = image_name(f"FROM {await engine._base_image()}\nVOLUME /srv/data\n", context)
+        assert not await image_exists(client, name)
