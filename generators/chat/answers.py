@@ -8,12 +8,15 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+from collections import Counter
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from runtime.task import ServiceEntry
 from sandbox.base import PACKAGE_NAME
+from sandbox.services import SCRIPT
 from sandbox.spec import File
 
 MIN_TRUTH_CHARS = 6
@@ -41,11 +44,11 @@ def _test_module(source: str) -> str:
 def _build_steps(text: str) -> str:
     if any(line.lstrip().upper().startswith("FROM ") for line in text.splitlines()):
         raise ValueError("write no FROM line: your instructions follow the base environment's")
+    if any(line.lstrip().upper().startswith("VOLUME ") for line in text.splitlines()):
+        raise ValueError("write no VOLUME line: what is changed below a volume cannot be tested")
     return text
 
 
-    if any(line.lstrip().upper().startswith("VOLUME ") for line in text.splitlines()):
-        raise ValueError("write no VOLUME line: what is changed below a volume cannot be tested")
 def _context_path(path: str) -> str:
     if path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError("give a plain path relative to the build context, such as files/data.csv")
@@ -112,6 +115,24 @@ class EnvironmentAnswer(Answer):
         if len({service.name for service in self.services}) < len(self.services):
             raise ValueError("give each service a name of its own")
         return self
+
+    @model_validator(mode="after")
+    def _files_side_by_side(self) -> EnvironmentAnswer:
+        """The files, and what is added to them, can lie in one directory."""
+        added = ["Dockerfile", *([SCRIPT] if self.services else [])]
+        counts = Counter([*added, *(file.path for file in self.files)])
+        for path, count in counts.items():
+            if count > 1:
+                raise ValueError(_taken(path, added))
+            if folder := next((str(parent) for parent in PurePosixPath(path).parents if str(parent) in counts), ""):
+                raise ValueError(f"{folder} is a file and cannot hold {path}: move one of them")
+        return self
+
+
+def _taken(path: str, added: list[str]) -> str:
+    if path in added:
+        return f"a file called {path} is added to yours: give yours another path, such as files/{path}"
+    return f"give each file a path of its own: {path} occurs more than once"
 
 
 class FinalTestsAnswer(Answer):

@@ -10,6 +10,13 @@ from generators.chat.answers import DraftAnswer, EnvironmentAnswer, FinalTestsAn
 TESTS = "def test_inputs() -> None:\n    assert True\n"
 
 
+def holding(*paths: str, services: int = 0) -> dict[str, object]:
+    """An environment with these files."""
+    files = [{"path": path, "content": ""} for path in paths]
+    names = [{"name": f"s{number}", "command": "x", "check": "y"} for number in range(services)]
+    return {"dockerfile": "", "initial_tests": TESTS, "files": files, "services": names}
+
+
 @pytest.mark.parametrize(
     ("schema", "content", "told"),
     [
@@ -32,6 +39,16 @@ TESTS = "def test_inputs() -> None:\n    assert True\n"
             {"dockerfile": "", "initial_tests": TESTS, "services": [{"name": "a", "command": "x", "check": "y"}] * 2},
             "a name of its own",
         ),
+        (
+            EnvironmentAnswer,
+            {"dockerfile": "USER agent\nVOLUME /data\n", "initial_tests": TESTS},
+            "write no VOLUME line",
+        ),
+        (EnvironmentAnswer, holding("a/x", "b", "a/x"), "a path of its own: a/x occurs more than once"),
+        (EnvironmentAnswer, holding("Dockerfile"), "another path, such as files/Dockerfile"),
+        (EnvironmentAnswer, holding("services.sh", services=1), "another path, such as files/services.sh"),
+        (EnvironmentAnswer, holding("a/b/c", "a"), "a is a file and cannot hold a/b/c"),
+        (EnvironmentAnswer, holding("Dockerfile/x"), "Dockerfile is a file and cannot hold Dockerfile/x"),
         (ReviewAnswer, {"environment_complexity": 9, "data_generatability": 1, "verification_determinism": 1}, "5"),
         (DraftAnswer, {"title": "", "instruction": "x", "difficulty": "easy"}, "at least 3"),
     ],
@@ -39,6 +56,12 @@ TESTS = "def test_inputs() -> None:\n    assert True\n"
 def test_an_unusable_answer_is_refused(schema: type[BaseModel], content: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         schema.model_validate(content)
+
+
+def test_files_that_can_lie_side_by_side_are_accepted() -> None:
+    paths = ("a/b", "a/c", "ab", "files/Dockerfile", "services.sh")
+    answer = EnvironmentAnswer.model_validate(holding(*paths))
+    assert tuple(file.path for file in answer.files) == paths
 
 
 def test_files_keep_bytes_and_mode() -> None:
