@@ -101,11 +101,12 @@ class Bench:
         self._ground = Ground(engine=engine, named=named, limits=limits, services=services, run_id=run_id, item=item)
 
     async def build(self) -> BuildResult:
-        """Build the environment, or find it built; it is the item's until the item ends."""
+        """Build the environment, or find it built; it is the item's until the item lets go of it."""
         async with self._named.take("build", item=self._item):
             built = await self._engine.build(self._context)
         if built.ok:
             self._images.hold(built.image, self._item)
+            await self._images.release_beyond(self._engine)
         return built
 
     async def image(self) -> str:
@@ -133,9 +134,9 @@ class Bench:
             except (EngineFault, RetryLater, ServiceUnhealthy) as fault:
                 if not tries_left:
                     raise
-        raise AssertionError("unreachable")
                 if isinstance(fault, ImageMissing):
                     await self.image()
+        raise AssertionError("unreachable")
 
     async def _attempt_once(
         self, image: str, suite: Suite, purpose: str, play: Callable[[Sandbox], Awaitable[Result]]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from generators.context import GenerationContext
+from generators.images import HeldImages
 from generators.outdir import MANIFEST, RunPlace, place_of, prepare
 from generators.run import Begun, check, open_players, run_generation
 from generators.stages import STAGES
@@ -20,6 +21,10 @@ from runtime.limits import Limits
 from runtime.settings import Settings
 from runtime.store import Store
 from sandbox.engine import Engine
+
+_KEPT = 64
+"""Items whose images a worker keeps at most. Which of them come to it once more, and which have ended elsewhere, it
+cannot know; with this many, an image that is in work goes seldom, and is built again."""
 
 
 def _check(settings: Settings, options: Mapping[str, Any]) -> None:
@@ -88,6 +93,7 @@ async def _worker(
             run_id=run_id,
             seed=began.generate.seed,
             out=settings.paths.state / "work" / run_id,
+            images=HeldImages(most=_KEPT),
         )
         try:
             yield context

@@ -57,7 +57,17 @@ async def open_task(message: Planned, context: SynthesisContext) -> Message:
 
 @handles("enact")
 async def enact(message: Opened, context: SynthesisContext) -> Message:
-    """Play one episode in a fresh sandbox and have the verifier judge what is left of it."""
+    """Play one episode in a fresh sandbox and have the verifier judge what is left of it.
+
+    Nothing else needs the image, and what comes of it may be filed on another machine: it is let go of here.
+    """
+    try:
+        return await _enacted(message, context)
+    finally:
+        await context.images.release(context.engine, message.item)
+
+
+async def _enacted(message: Opened, context: SynthesisContext) -> Enacted:
     task = unpack_task(message.task)
     bench = _bench(task, message, context)
     built = await bench.build()
@@ -118,7 +128,6 @@ async def file(message: Enacted, context: SynthesisContext) -> Message:
     """Write the trajectory down."""
     trajectory = decode(message.trajectory)
     await anyio.to_thread.run_sync(context.shelf.add, trajectory)
-    await context.images.release(context.engine, message.item)
     return Filed(item=message.item, run_id=message.run_id, reward=trajectory.reward or 0.0)
 
 

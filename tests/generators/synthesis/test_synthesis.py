@@ -7,14 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from generators.synthesis.run import Outcome
+from generators.synthesis.messages import Enacted
+from generators.synthesis.outputs import Shelf
+from generators.synthesis.procedural import ProceduralTroupe
+from generators.synthesis.run import Outcome, planned
+from generators.synthesis.stages import STAGES, SynthesisContext
 from runtime.agent.parser import Command, Done, parse_action
 from runtime.atif_rules import problems
+from runtime.limits import Limits
 from runtime.trajectory import Trajectory, decode
 from sandbox.engine import Sandbox
 from sandbox.errors import SandboxLost
@@ -108,6 +114,27 @@ async def test_a_task_that_cannot_be_played_is_named_with_its_reason(tmp_path: P
         outcome = await synthesize(settings_for(tmp_path), tasks, tmp_path / "out", engine)
     assert outcome.rejected == {"build_unsupported": 1, "no_solution": 1, "task_invalid": 1}
     assert (outcome.wanted, outcome.statistics.trajectories) == (4, 1)
+
+
+@pytest.mark.parametrize("ends", ["ok", "fault"])
+async def test_an_episode_leaves_no_image_to_whoever_files_it(tmp_path: Path, ends: str) -> None:
+    tasks = write_tasks(tmp_path / "tasks", foreign=count_task())
+    async with namespace_engine(tmp_path / "engine") as engine:
+        settings = settings_for(tmp_path)
+        context = SynthesisContext(
+            engine=engine if ends == "ok" else MortalEngine(engine),  # type: ignore[arg-type]
+            limits=Limits(settings.limits.sizes()),
+            troupe=ProceduralTroupe(),
+            settings=settings.synthesize,
+            run_id="run",
+            shelf=Shelf(tmp_path / "out"),
+        )
+        opening, enacting, _ = STAGES
+        (opened,) = await opening.handler(planned([tasks / "foreign"], settings.synthesize, "run")[0], context)
+        with nullcontext() if ends == "ok" else pytest.raises(SandboxLost):
+            (enacted,) = await enacting.handler(opened, context)
+            assert isinstance(enacted, Enacted)
+        assert list((tmp_path / "engine" / "images").iterdir()) == []
 
 
 class MortalEngine:
