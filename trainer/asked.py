@@ -108,6 +108,13 @@ def require_limits(limits: Mapping[str, float]) -> None:
         raise UserError(option, f"{first['input']:g} is refused: {why}", "Give another one, or leave it out") from None
 
 
+def require_policy(asked: PlayAsked) -> Path:
+    """The directory of the policy that the recipe is for. Raises: UserError."""
+    if asked.policy is None:
+        raise UserError("policy", "is not given", "Give the directory of the recipe's policy")
+    return Path(asked.policy)
+
+
 def require_absolute(name: str, *paths: str | None) -> None:
     """Raises: UserError."""
     for path in paths:

@@ -30,6 +30,7 @@ from trainer.asked import (
     require_absolute,
     require_directory,
     require_limits,
+    require_policy,
     run_id,
     train_asked,
 )
@@ -126,9 +127,9 @@ def _check_play(command: Command, settings: Settings, options: Options) -> None:
     find_tasks(map(Path, asked.tasks))
     if asked.attempts < 1:
         raise UserError("attempts", f"{asked.attempts} is refused", "It must be at least 1")
-    if asked.recipe is not None and asked.policy is None:
-        raise UserError("policy", "is not given", "Give the directory of the recipe's policy")
-    if asked.recipe is None:
+    if asked.recipe is not None:
+        require_policy(asked)
+    else:
         from runtime.chat.endpoint import require_endpoint
 
         require_endpoint(settings.chat, otherwise="evaluate a policy with --policy and --recipe")

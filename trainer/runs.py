@@ -22,7 +22,7 @@ from runtime.settings import Settings
 from runtime.store import Store
 from sandbox.engine import Engine
 from trainer.arena import Arena, find_tasks
-from trainer.asked import PlayAsked, TrainAsked, require_limits, run_id
+from trainer.asked import PlayAsked, TrainAsked, require_limits, require_policy, run_id
 from trainer.basis import Player, basis_of, policy_digest, require_same
 from trainer.evaluate import STORE, Evaluation, run_evaluation
 from trainer.recipe import Recipe
@@ -139,20 +139,13 @@ def _player(asked: PlayAsked, recipe: Recipe | None, settings: Settings) -> Play
             raise UserError("--policy", "needs --recipe", "Its chat format and limits are in there")
         require_endpoint(settings.chat, otherwise="evaluate a policy with --policy and --recipe")
         return Player(model=settings.chat.model, served_by="endpoint", address=settings.chat.base_url)
-    directory = _directory(asked)
+    directory = require_policy(asked)
     return Player(
         model=str(directory),
         weights=policy_digest(directory),
         served_by=recipe.serve.engine,
         chat_format=recipe.model.chat_format,
     )
-
-
-def _directory(asked: PlayAsked) -> Path:
-    """Raises: UserError."""
-    if asked.policy is None:
-        raise UserError("--policy", "is not given", "Give the directory of the recipe's policy")
-    return Path(asked.policy)
 
 
 @asynccontextmanager
@@ -169,7 +162,7 @@ async def _policy(
         from trainer.policy.agent import TokenPolicy
         from trainer.serving import open_encoder, serve
 
-        directory = _directory(asked)
+        directory = require_policy(asked)
         encoder = open_encoder(recipe, directory)
         serving = serve(recipe, directory, asked.engine_urls, encoder=encoder, place=Path(asked.out) / "handed-over")
         pool = await stack.enter_async_context(serving)

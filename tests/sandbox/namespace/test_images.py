@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import ImageMissing
-from sandbox.namespace.images import ImageConfig, Images
+from sandbox.namespace.images import Image, ImageConfig, Images
 
 BUILT = "b" * 64
 
@@ -23,16 +23,17 @@ def opened(directory: Path) -> Images:
     return Images(directory / "images", directory / "rootfs")
 
 
-def build(images: Images) -> None:
+def build(images: Images) -> Image:
     images.make_scratch("builder")
     images.commit("builder", BUILT, images.base, ImageConfig())
+    image = images.find(BUILT)
+    assert image is not None
+    return image
 
 
 def test_an_image_is_left_as_long_as_anybody_holds_it(directory: Path) -> None:
     ours, theirs = opened(directory), opened(directory)
-    build(ours)
-    image = ours.find(BUILT)
-    assert image is not None
+    image = build(ours)
     for sandbox in ("one", "two"):
         ours.hold(image, sandbox)
     for sandbox in ("one", "two"):
@@ -48,9 +49,7 @@ def test_an_image_is_left_as_long_as_anybody_holds_it(directory: Path) -> None:
 
 def test_a_frozen_image_holds_what_it_stands_on(directory: Path) -> None:
     ours, theirs = opened(directory), opened(directory)
-    build(ours)
-    image = ours.find(BUILT)
-    assert image is not None
+    image = build(ours)
     ours.hold(image, "player")
     frozen = ours.frozen("player", image)
     ours.let_go("player")
@@ -68,9 +67,7 @@ def test_a_frozen_image_holds_what_it_stands_on(directory: Path) -> None:
 
 def test_an_image_that_went_before_it_was_held_is_missing(directory: Path) -> None:
     ours, theirs = opened(directory), opened(directory)
-    build(ours)
-    image = ours.find(BUILT)
-    assert image is not None
+    image = build(ours)
     theirs.remove_built(BUILT)
     with pytest.raises(ImageMissing, match=BUILT):
         ours.hold(image, "late")
@@ -82,9 +79,7 @@ def test_an_image_that_went_before_it_was_held_is_missing(directory: Path) -> No
 
 def test_a_lock_of_a_file_that_was_replaced_meanwhile_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = opened(directory), opened(directory)
-    build(ours)
-    image = ours.find(BUILT)
-    assert image is not None
+    image = build(ours)
 
     def remade(*_: object) -> None:
         monkeypatch.undo()
@@ -100,9 +95,7 @@ def test_a_lock_of_a_file_that_was_replaced_meanwhile_is_none(directory: Path, m
 
 def test_closing_lets_go_of_everything(directory: Path) -> None:
     ours, theirs = opened(directory), opened(directory)
-    build(ours)
-    image = ours.find(BUILT)
-    assert image is not None
+    image = build(ours)
     ours.hold(image, "left")
     ours.close()
     theirs.remove_built(BUILT)
