@@ -23,6 +23,7 @@ A test that imports the agent's code lets it into this process; one that runs it
 from __future__ import annotations
 
 import ctypes
+import gc
 import io
 import json
 import os
@@ -33,7 +34,11 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+gc.disable()  # most of a grading is the loading of pytest: without collections meanwhile it takes a tenth less
+import pytest  # noqa: E402
+
+gc.freeze()
+gc.enable()
 
 _PR_SET_DUMPABLE = 4
 _MESSAGE_LIMIT = 1000
@@ -184,6 +189,7 @@ def main() -> None:
     report = {"nonce": config["nonce"], "tests": recorder.tests, "exit_code": exit_code, "log": log}
     with os.fdopen(channel, "w", encoding="utf-8") as stream:
         json.dump(report, stream)
+    os._exit(0)  # nothing that the tests left at work keeps the report waiting
 
 
 if __name__ == "__main__":

@@ -221,6 +221,18 @@ async def test_a_broken_module_is_an_error_of_the_module(open_any: OpenEngine) -
     assert verdict.reward == 0.0
 
 
+async def test_what_tests_left_at_work_keeps_no_verdict_waiting(open_any: OpenEngine) -> None:
+    module = """
+        import atexit, threading, time
+
+        def test_leaves_a_thread():
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+            atexit.register(time.sleep, 3600)
+    """
+    verdict = await graded(open_any, trusted(module))
+    assert verdict.reward == 1.0, verdict
+
+
 async def test_tests_that_an_early_end_kept_from_running_are_errors(open_any: OpenEngine) -> None:
     verdict = await graded(
         open_any,
