@@ -58,6 +58,7 @@ _OPTIONS = (
     "--noconftest",
     "--import-mode=importlib",
     "--capture=sys",
+    "--tb=native",  # for a failed test pytest renders the source otherwise, and nobody reads it
     "-pno:cacheprovider",
 )
 
