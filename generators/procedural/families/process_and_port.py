@@ -148,7 +148,7 @@ def _service(rng: random.Random, place: Place) -> Service:
 
 def _start(service: Service) -> Step:
     ready, log = f"{service.at}/{service.ready}", f"{service.at}/{service.log}"
-    wait = f"for _ in $(seq 160); do [ -s {service.ready} ] && break; sleep 0.05; done"
+    wait = f"for _ in $(seq 600); do [ -s {service.ready} ] && break; sleep 0.05; done"
     return Step(
         says=(
             f"Start it in the background with its output going to {log}, and wait until it is up: it then writes {ready} by itself.",

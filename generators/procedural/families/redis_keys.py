@@ -56,7 +56,7 @@ class Store:
 
 def draw(rng: random.Random, depth: int, place: Place) -> Piece:
     store = _draw_store(rng, place)
-    conf = f'port {store.port}\nbind 127.0.0.1\ndir {place.directory}/data\nappendonly yes\nsave ""\nmaxmemory 64mb\n'
+    conf = f'port {store.port}\nbind 127.0.0.1\ndir {place.directory}/data\nappendonly yes\nappendfsync no\nsave ""\nmaxmemory 64mb\n'
     jobs = rng.sample((_field, _rename, _push, _top, _purge, _policy), depth)
     return assemble(
         family=name,
