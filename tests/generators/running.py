@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +16,36 @@ from runtime.events import RunEvent
 from runtime.settings import PathSettings, Settings, load_settings
 from sandbox.engine import Engine
 from sandbox.open import open_engine
+
+_PROGRAM = "from runtime.cli import main; main()"
+_DOOMED = """
+import os, signal, sys
+from runtime.cli import main
+
+def write(text, show=sys.stdout.write):
+    global left
+    if '"kind":"done"' in text and '"stage":"{stage}' in text:
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return show(text)
+
+left, sys.stdout.write = {after}, write
+main()
+"""
+
+
+def termloom(*arguments: str) -> list[str]:
+    """The program in a process of its own."""
+    return [sys.executable, "-c", _PROGRAM, *arguments]
+
+
+def run_and_kill(command: list[str], *, after: int, stage: str = "") -> None:
+    """Run what `termloom` gave with `--json`; it kills itself when so many items are done with a stage, or with any."""
+    python, option, _, *arguments = command
+    doomed = [python, option, _DOOMED.format(stage=stage, after=after), *arguments]
+    ended = subprocess.run(doomed, check=False, capture_output=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 @asynccontextmanager

@@ -97,7 +97,7 @@ class Policy:
         self._able = able
 
     async def solve(self, blueprint: Blueprint, draft: Draft, sandbox: Sandbox, *, attempt: int) -> Played:
-        return await replay(sandbox, Parts().reference if attempt < self._able else (), timeout_s=10)
+        return await replay(sandbox, Parts().reference if attempt < self._able else (), timeout_s=60)
 
     def reference(self, blueprint: Blueprint) -> Reference | None:
         return None

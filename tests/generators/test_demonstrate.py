@@ -90,6 +90,6 @@ async def test_what_a_demonstration_shows_is_what_a_sandbox_answers(tmp_path: Pa
             async with sandbox:
                 session = await sandbox.open_session()
                 for command in ways:
-                    result = await session.run(command, timeout_s=10)
-                    assert observe(result, max_tokens=99, count_tokens=len, timeout_s=10) == silent, command
+                    result = await session.run(command, timeout_s=60)
+                    assert observe(result, max_tokens=99, count_tokens=len, timeout_s=60) == silent, command
                 await session.aclose()

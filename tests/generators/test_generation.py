@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from generators.outdir import MANIFEST
 from generators.verify import verify_all
-from tests.generators.running import generate, namespace_engine, new_place, settings_for, tree
+from tests.generators.running import generate, namespace_engine, new_place, run_and_kill, settings_for, termloom, tree
 
 pytestmark = pytest.mark.namespace
 
@@ -52,25 +48,8 @@ def images(tmp_path: Path) -> list[Path]:
 
 def command(tmp_path: Path, out: Path, *options: str) -> list[str]:
     sets = [f"paths.state={tmp_path / out.name}.state", *SETS, "generate.count=3"]
-    program = "from runtime.cli import main; main()"
     settings = [part for one in sets for part in ("--set", one)]
-    return [sys.executable, "-c", program, "generate", "--out", str(out), "--sandbox", "namespace", *settings, *options]
-
-
-def done_events(stdout: Iterator[str]) -> Iterator[dict[str, object]]:
-    return (event for line in stdout if (event := json.loads(line))["kind"] == "done")
-
-
-def run_and_kill(arguments: list[str], after: int) -> None:
-    """Start the command and kill -9 it when `after` stages are done."""
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for count, _ in enumerate(done_events(process.stdout), start=1):
-            if count == after:
-                os.kill(process.pid, signal.SIGKILL)
-                break
-        process.wait(timeout=60)
-        assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    return termloom("generate", "--out", str(out), "--sandbox", "namespace", *settings, *options)
 
 
 def leftovers(state: Path) -> list[str]:
@@ -92,8 +71,8 @@ def read_or_empty(path: Path) -> str:
 def test_a_run_that_was_killed_twice_ends_with_the_same_bytes(tmp_path: Path) -> None:
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     subprocess.run(command(tmp_path, quiet), check=True, capture_output=True, timeout=120)
-    run_and_kill(command(tmp_path, killed, "--json"), KILL_AFTER[0])
-    run_and_kill(command(tmp_path, killed, "--json", "--resume"), KILL_AFTER[1])
+    run_and_kill(command(tmp_path, killed, "--json"), after=KILL_AFTER[0])
+    run_and_kill(command(tmp_path, killed, "--json", "--resume"), after=KILL_AFTER[1])
 
     again = subprocess.run(command(tmp_path, killed), check=False, capture_output=True, text=True, timeout=60)
     assert (again.returncode, "Use --resume" in again.stderr) == (2, True)

@@ -29,7 +29,7 @@ SAMPLES = {
         "listed": {k: v for k, v in TERMINAL_BENCH.items() if k != "solution.sh"} | {"solution.yaml": SOLUTION_YAML},
         "wrong": TERMINAL_BENCH | {"solution.sh": "echo 416 > /home/agent/count.txt\n"},
         "done": TERMINAL_BENCH | {"run-tests.sh": "true\n"},
-        "online": TERMINAL_BENCH | {"run-tests.sh": "curl -sS -m 5 https://tests.invalid/run\n"},
+        "online": TERMINAL_BENCH | {"run-tests.sh": "curl -sS -m 60 https://tests.invalid/run\n"},
     },
     "endless-terminals": {"one": ENDLESS_TERMINALS},
 }

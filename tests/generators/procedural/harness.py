@@ -80,13 +80,24 @@ def set_up(scripts):
     return ""
 
 
-def kill_all():
+def of_the_agent():
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.stat("/proc/" + pid).st_uid == 1000:
-                os.kill(int(pid), signal.SIGKILL)
+                yield int(pid)
         except (FileNotFoundError, ProcessLookupError):
             pass
+
+
+def kill_all():
+    # Until they are gone, and with them the ports and locks that the next start wants: orphans are children of ours.
+    while pids := list(of_the_agent()):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        os.waitpid(-1, 0)
 
 
 def start_services():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ from runtime.trajectory import Trajectory, decode
 from sandbox.engine import Sandbox
 from sandbox.errors import SandboxLost
 from sandbox.spec import SandboxSpec
-from tests.generators.running import namespace_engine, settings_for, tree
+from tests.generators.running import namespace_engine, run_and_kill, settings_for, termloom, tree
 from tests.generators.synthesis.parts import count_task, family_task, synthesize, write_tasks
 
 pytestmark = pytest.mark.namespace
@@ -185,30 +182,17 @@ async def test_a_sandbox_that_dies_costs_a_try_and_is_no_trajectory(tmp_path: Pa
 
 
 def command(tmp_path: Path, tasks: Path, out: Path, *options: str) -> list[str]:
-    program = "from runtime.cli import main; main()"
     sets = [f"paths.state={tmp_path / out.name}.state", *SETS, "limits.run=1"]
     settings = [part for one in sets for part in ("--set", one)]
     places = ["--tasks", str(tasks), "--out", str(out), "--sandbox", "namespace"]
-    return [sys.executable, "-c", program, "synthesize", *places, *settings, *options]
-
-
-def kill_after_the_first(arguments: list[str]) -> None:
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            event = json.loads(line)
-            if (event["kind"], event.get("stage")) == ("done", "file"):
-                os.kill(process.pid, signal.SIGKILL)
-                break
-        process.wait(timeout=60)
-        assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    return termloom("synthesize", *places, *settings, *options)
 
 
 def test_a_run_that_was_killed_is_readable_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     tasks = write_tasks(tmp_path / "tasks", a=family_task(0), b=count_task(), c=family_task(1))
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     subprocess.run(command(tmp_path, tasks, quiet), check=True, capture_output=True, timeout=120)
-    kill_after_the_first(command(tmp_path, tasks, killed, "--json"))
+    run_and_kill(command(tmp_path, tasks, killed, "--json"), after=1, stage="file")
     assert 1 <= len(trajectories(killed)) < 3
 
     again = subprocess.run(command(tmp_path, tasks, killed), check=False, capture_output=True, text=True, timeout=60)
