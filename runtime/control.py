@@ -136,7 +136,9 @@ def _show_ps(state: Mapping[str, Any]) -> None:
     for job in state["jobs"]:
         if job["job"]["state"] == "running":
             _show_stages(job)
-    if state["queues"]:
+    if unknown := state["queues_unknown"]:
+        _line(f"the bus does not say what its queues hold: {unknown}")
+    elif state["queues"]:
         _show_queues(state["queues"])
     _table(
         ("limit", "size", "holding", "waiting", "longest wait"),

@@ -4,6 +4,7 @@ RuntimeFault
 ├── UserError            bad input: names the file or option, the key, the value and the remedy; exit code 2
 ├── TaskInvalid          a task directory that cannot be read: all problems at once
 ├── BusClosed            publish or consume after the bus was closed: a broken invariant
+├── BusSilent            the bus's server does not say what a queue holds: all else is shown without it
 ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
 ├── WorkRefused          another process cannot do a run's work before its user mends something: ends the run
 ├── MachineRefused       the machine has no room, right or handle left, anywhere else: ends the run
@@ -53,6 +54,14 @@ class BusClosed(RuntimeFault):
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"the bus is closed (queue '{queue}')")
+
+
+class BusSilent(RuntimeFault):
+    """The bus's server does not say what a queue holds."""
+
+    def __init__(self, queue: str, reason: str) -> None:
+        self.queue, self.reason = queue, reason
+        super().__init__(f"the bus does not answer (queue '{queue}'): {reason}")
 
 
 class ItemConflict(RuntimeFault):

@@ -32,7 +32,7 @@ import msgspec
 from runtime.bus.protocol import DeadLetter, QueueOptions, QueueState
 from runtime.bus.signal import Signal
 from runtime.bus.wire import Buried, Envelope, Names, decode_buried, decode_envelope, due_of, encode, token_of
-from runtime.errors import BusClosed, UserError
+from runtime.errors import BusClosed, BusSilent, UserError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -415,6 +415,10 @@ class NatsBus:
             await self._queues[queue].withdraw(key)
 
     async def state(self, queue: str) -> QueueState:
+        with _answered(queue):
+            return await self._state(queue)
+
+    async def _state(self, queue: str) -> QueueState:
         source = self._queues[queue]
         stream = (await self.jetstream.stream_info(source.names.stream)).state
         dead = (await self.jetstream.stream_info(source.names.dead_stream)).state
@@ -579,6 +583,19 @@ def _redelivered() -> Iterator[None]:
         raise
     except Error:
         pass
+
+
+@contextmanager
+def _answered(queue: str) -> Iterator[None]:
+    """Around what is asked for to be shown: no answer is told to who asked. Raises: BusSilent, BusClosed."""
+    from nats.errors import ConnectionClosedError, Error
+
+    try:
+        yield
+    except ConnectionClosedError:
+        raise BusClosed(queue) from None
+    except Error as error:
+        raise BusSilent(queue, str(error)) from None
 
 
 async def _quiet(_: Exception) -> None:

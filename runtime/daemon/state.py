@@ -15,7 +15,7 @@ from runtime.daemon.jobs import Jobs
 from runtime.daemon.kind import job_kind, job_kinds
 from runtime.daemon.live import LiveJob
 from runtime.daemon.records import Job
-from runtime.errors import UserError
+from runtime.errors import BusClosed, BusSilent, UserError
 from runtime.limits import Limits, LimitState
 from runtime.store import DeadLetter, Note, Store
 from runtime.watchdog import LagGauge
@@ -97,6 +97,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """Why the engine could not say which there are."""
     queues: tuple[QueueState, ...] = ()
     """Of the bus between machines, where there is one."""
+    queues_unknown: str = ""
+    """Why the bus could not say what they hold."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +126,8 @@ class Reporter:
         self._since = time.time()
 
     async def state(self) -> DaemonState:
-        sandboxes, unknown = await self._sandboxes()
+        sandboxes, sandboxes_unknown = await self._sandboxes()
+        queues, queues_unknown = await self._queues_between()
         return DaemonState(
             version=version("termloom"),
             engine=self._engine.name,
@@ -135,8 +138,9 @@ class Reporter:
             jobs=tuple(self.job(job) for job in self._jobs.all()),
             limits=tuple(self._limits.state()),
             sandboxes=sandboxes,
-            sandboxes_unknown=unknown,
-            queues=tuple(await self._queues()),
+            sandboxes_unknown=sandboxes_unknown,
+            queues=queues,
+            queues_unknown=queues_unknown,
         )
 
     async def _sandboxes(self) -> tuple[tuple[SandboxRecord, ...], str]:
@@ -144,6 +148,13 @@ class Reporter:
         try:
             return tuple(await self._engine.inventory()), ""
         except SandboxError as error:
+            return (), str(error)
+
+    async def _queues_between(self) -> tuple[tuple[QueueState, ...], str]:
+        """With the reason when the bus does not answer."""
+        try:
+            return tuple(await self._queues()), ""
+        except (BusClosed, BusSilent) as error:
             return (), str(error)
 
     def job(self, job: Job) -> JobState:

@@ -13,8 +13,8 @@ from nats.errors import TimeoutError as NatsTimeout
 
 from runtime.bus.nats import NatsBus
 from runtime.bus.protocol import Bus, QueueOptions
-from runtime.errors import UserError
-from tests.runtime.bus.contract import BusContract, take
+from runtime.errors import BusClosed, BusSilent, UserError
+from tests.runtime.bus.contract import PATIENCE_S, BusContract, take
 from tests.runtime.conftest import NatsServer
 
 pytestmark = pytest.mark.nats
@@ -114,6 +114,21 @@ class TestNatsBus(BusContract):
             assert (await bus.state("work")).ready == 1
             await bus.withdraw("work", key="a")
             assert (await bus.state("work")).ready == 0
+
+    async def test_a_server_that_is_gone_says_nothing_of_a_queue_until_it_is_back(self, nats_server: NatsServer):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="a")
+            nats_server.stop()
+            try:
+                with anyio.fail_after(PATIENCE_S), pytest.raises(BusSilent, match=r"queue 'work'.*timeout"):
+                    await bus.state("work")
+            finally:
+                await anyio.to_thread.run_sync(nats_server.start)
+            await bus.publish("work", b"", key="b")  # waits until the client has found it
+            assert (await bus.state("work")).ready == 2
+        with pytest.raises(BusClosed):
+            await bus.state("work")
 
     async def test_a_server_that_restarts_loses_nothing(self, nats_server: NatsServer):
         async with self.open() as bus:

@@ -1,4 +1,4 @@
-"""What a daemon says of itself when its engine does not answer: everything else, and why."""
+"""What a daemon says of itself when its engine or its bus does not answer: everything else, and why."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from starlette.requests import Request
 from runtime import control
 from runtime.daemon.api import told
 from runtime.daemon.spread import Here
-from runtime.daemon.state import Reporter
+from runtime.daemon.state import Queues, Reporter
 from runtime.dashboard.pages import Pages, Templates
+from runtime.errors import BusClosed, BusSilent
 from runtime.limits import Limits
 from runtime.metrics import Metrics
 from runtime.watchdog import LagGauge
@@ -21,6 +22,7 @@ from sandbox.errors import EngineFault
 from tests.runtime.daemon.test_jobs import DeafEngine, jobs_of
 
 REASON = "docker: list failed: no answer"
+SILENT = BusSilent("generate-solve", "nats: timeout")
 
 
 @pytest.fixture
@@ -29,8 +31,13 @@ def pages(tmp_path: Path) -> Pages:
     return Pages(jobs=jobs, reporter=reporter_of(jobs))
 
 
-def reporter_of(jobs) -> Reporter:
-    return Reporter(jobs, engine=DeafEngine(), limits=Limits({"run": 4}), lag=LagGauge(), queues=Here().queues)
+def reporter_of(jobs, *, queues: Queues | None = None) -> Reporter:
+    limits, queues = Limits({"run": 4}), queues or Here().queues
+    return Reporter(jobs, engine=DeafEngine(), limits=limits, lag=LagGauge(), queues=queues)
+
+
+async def silent():
+    raise SILENT
 
 
 async def test_the_state_holds_all_but_the_sandboxes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -55,6 +62,36 @@ async def test_no_number_of_sandboxes_is_measured(tmp_path: Path):
     answer = await metrics.routes()[0].endpoint(Request({"type": "http"}))
     families = {family.name: family.samples for family in text_string_to_metric_families(answer.body.decode())}
     assert families["termloom_sandboxes"] == []
+    assert families["termloom_limit_size"] != []
+
+
+@pytest.mark.parametrize("fault", [SILENT, BusClosed("generate-solve")])
+async def test_the_state_holds_all_but_the_queues_of_a_silent_bus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Exception
+):
+    async def queues():
+        raise fault
+
+    state = await reporter_of(jobs_of(tmp_path), queues=queues).state()
+    assert (state.queues, state.queues_unknown) == ((), str(fault))
+    assert [limit.limit for limit in state.limits] == ["run"]
+    control._show_ps(msgspec.to_builtins(state))
+    assert f"the bus does not say what its queues hold: {fault}" in capsys.readouterr().out
+
+
+async def test_the_overview_shows_why_the_queues_are_unknown(tmp_path: Path):
+    jobs = jobs_of(tmp_path)
+    pages = Pages(jobs=jobs, reporter=reporter_of(jobs, queues=silent))
+    page = (await pages.overview(Request({"type": "http"}))).body.decode()
+    assert "nats: timeout" in page.partition("<h1>Other machines</h1>")[2]
+
+
+async def test_no_number_of_messages_is_measured_on_a_silent_bus(tmp_path: Path):
+    metrics = Metrics()
+    metrics.watch(reporter_of(jobs_of(tmp_path), queues=silent))
+    answer = await metrics.routes()[0].endpoint(Request({"type": "http"}))
+    families = {family.name: family.samples for family in text_string_to_metric_families(answer.body.decode())}
+    assert families["termloom_bus_messages"] == []
     assert families["termloom_limit_size"] != []
 
 

@@ -100,6 +100,9 @@ async def test_a_bus_that_is_killed_and_comes_back_loses_nothing(tmp_path):
             for times in (3, 12):
                 await until(daemon.client, job, "done", stage="plane", times=times)
                 server.stop(signal.SIGKILL)
+                state = await daemon.client.get("state")
+                assert (state["queues"], [job["job"]["state"] for job in state["jobs"]]) == ([], ["running"])
+                assert "the bus does not answer" in state["queues_unknown"]
                 server.start()
             assert (await end_of(daemon.client, job))["result"]["boards"] == boards(40)
     finally:
