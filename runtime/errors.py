@@ -7,6 +7,7 @@ RuntimeFault
 ├── BusSilent            the bus's server does not say what a queue holds: all else is shown without it
 ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
 ├── WorkRefused          another process cannot do a run's work before its user mends something: ends the run
+├── WorkUnreadable       another process did a run's work in a way that cannot be read: again, then drains the run
 ├── MachineRefused       the machine has no room, right or handle left, anywhere else: ends the run
 └── ChatError            one model call that finally failed; the subclass is the failure class
     ├── ChatUnavailable      refused, timed out, 5xx or 429 until the deadline: retried by the stage, then drains
@@ -90,6 +91,16 @@ class MachineRefused(RuntimeFault):
 
 class WorkRefused(RuntimeFault):
     """What a process on another machine said of the work that it was sent: only the user can mend it."""
+
+
+class WorkUnreadable(RuntimeFault):
+    """What a process on another machine made of its work cannot be read here: it is of another version."""
+
+    def __init__(self, version: str, problem: str) -> None:
+        super().__init__(
+            f"this daemon (termloom {version}) cannot read a worker's answer: {problem}. "
+            "Run the same version of termloom on every machine"
+        )
 
 
 class AnswerUnusable(RuntimeFault):

@@ -21,13 +21,15 @@ from runtime.errors import (
     StoreError,
     UserError,
     WorkRefused,
+    WorkUnreadable,
 )
 from runtime.machine import refusal
 from runtime.stage import Message, RetryLater
 from sandbox.errors import EngineFault, EngineUnavailable, SandboxLost, ServiceUnhealthy
 
 _ENDS_THE_RUN = (UserError, ChatRejected, StoreError, BusClosed, EngineUnavailable, WorkRefused)
-_INFRASTRUCTURE = (ChatUnavailable, EngineFault, SandboxLost, ServiceUnhealthy)
+_INFRASTRUCTURE = (ChatUnavailable, EngineFault, SandboxLost, ServiceUnhealthy, WorkUnreadable)
+_CONCERNS_ALL = (ChatUnavailable, WorkUnreadable)
 
 
 @dataclass(frozen=True)
@@ -84,5 +86,5 @@ def judge(error: Exception) -> Outcome:
     if refused := refusal(cause):
         raise refused from cause
     if isinstance(cause, _INFRASTRUCTURE):
-        return Again(f"{type(cause).__name__}: {cause}", concerns_all=isinstance(cause, ChatUnavailable))
+        return Again(f"{type(cause).__name__}: {cause}", concerns_all=isinstance(cause, _CONCERNS_ALL))
     return Again("fault", fault="".join(traceback.format_exception(error)))

@@ -13,6 +13,7 @@ Invariants:
   what is unfinished at its next start. Handlers are idempotent, so neither shows.
 - What fails over there fails here in the same way: again, at its end, as a bug with its traceback, or, where only the
   user can mend it, as the end of the run.
+- An answer that this version cannot read is a dead letter, and its call is tried again.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from typing import Any, Literal
 
 import anyio
 import msgspec
+import structlog
 
 from runtime.bus.open import open_bus
-from runtime.bus.protocol import Bus, QueueOptions, QueueState
+from runtime.bus.protocol import Bus, Delivery, QueueOptions, QueueState
 from runtime.daemon.kind import JobKind, JobPlace, job_kinds
 from runtime.daemon.place import name_of
 from runtime.daemon.sections import travelling
-from runtime.errors import BudgetExhausted, BusClosed, RuntimeFault, WorkRefused
+from runtime.errors import BudgetExhausted, BusClosed, RuntimeFault, WorkRefused, WorkUnreadable
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.settings import Settings
@@ -112,7 +115,8 @@ class Abroad:
 
     def __init__(self, bus: Bus, queues: Sequence[str], *, answers: str) -> None:
         self._bus, self._queues, self.answers = bus, queues, answers
-        self._waiting: dict[str, tuple[anyio.Event, list[Answer]]] = {}
+        self._waiting: dict[str, tuple[anyio.Event, list[Answer | WorkUnreadable]]] = {}
+        self._log = structlog.stdlib.get_logger("termloom.daemon")
 
     def stages_for(self, kind: JobKind, place: JobPlace, settings: Settings) -> tuple[Stage, ...]:
         routes, away = Routes(kind.stages), stages_that_travel(kind)
@@ -150,6 +154,8 @@ class Abroad:
             del self._waiting[call.call]
             if not answers:
                 await self._withdraw(call)
+        if isinstance(answers[0], WorkUnreadable):
+            raise answers[0]
         return answers[0]
 
     async def _withdraw(self, call: Call) -> None:
@@ -160,12 +166,25 @@ class Abroad:
         """Hand out answers until cancelled."""
         async with self._bus.consume(self.answers, slots=_OUT_AT_ONCE) as deliveries:
             async for delivery in deliveries:
-                answer = msgspec.msgpack.decode(delivery.body, type=Answer)
-                if waiting := self._waiting.get(answer.call):
-                    event, answers = waiting
-                    answers.append(answer)
-                    event.set()
-                await delivery.ack()
+                try:
+                    answer = msgspec.msgpack.decode(delivery.body, type=Answer)
+                except msgspec.MsgspecError as error:
+                    await self._refuse(delivery, WorkUnreadable(version("termloom"), str(error)))
+                else:
+                    self._hand_out(answer.call, answer)
+                    await delivery.ack()
+
+    async def _refuse(self, delivery: Delivery, unreadable: WorkUnreadable) -> None:
+        """Keep an answer of another version. Whatever it holds, its key is the call."""
+        self._log.error("an answer cannot be read", call=delivery.key, detail=str(unreadable))
+        self._hand_out(delivery.key, unreadable)
+        await delivery.reject(str(unreadable))
+
+    def _hand_out(self, call: str, answer: Answer | WorkUnreadable) -> None:
+        if waiting := self._waiting.get(call):
+            event, answers = waiting
+            answers.append(answer)
+            event.set()
 
 
 def _opened(answer: Answer, message: Message, stage: Stage, routes: Routes) -> list[Message]:

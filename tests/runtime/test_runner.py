@@ -24,6 +24,7 @@ from runtime.errors import (
     MachineRefused,
     StoreError,
     UserError,
+    WorkUnreadable,
 )
 from runtime.events import Kind, RunEvent
 from runtime.limits import Limits
@@ -146,9 +147,12 @@ async def test_infrastructure_that_stays_away_ends_as_gave_up(tmp_path: Path):
         assert [letter.key for letter in await w.bus.dead_letters("raw")] == ["raw/001"]
 
 
-async def test_an_endpoint_that_stays_away_drains_the_run_and_costs_no_item(tmp_path: Path):
+@pytest.mark.parametrize(
+    "fault", [ChatUnavailable("http://model", "refused"), WorkUnreadable("1.0", "no such outcome")]
+)
+async def test_what_no_item_would_fare_better_with_drains_the_run_and_costs_none(tmp_path: Path, fault: Exception):
     async def unanswered(_message: Raw, _: object) -> list[Message]:
-        raise ChatUnavailable("http://model", "refused")
+        raise fault
 
     async def fine(message: Raw, _: object) -> list[Message]:
         return [cut(message)]
@@ -156,7 +160,7 @@ async def test_an_endpoint_that_stays_away_drains_the_run_and_costs_no_item(tmp_
     async with world(tmp_path) as w:
         result = await w.runner(one_stage(unanswered), Once([raw(n) for n in range(20)])).run()
         assert (result.state, result.terminal, result.pending) == ("drained", 0, 20)
-        assert "http://model: refused" in result.reason
+        assert str(fault) in result.reason
     async with world(tmp_path) as w:
         assert (await w.runner(one_stage(fine), Once([raw(n) for n in range(20)])).run()).terminal == 20
 
