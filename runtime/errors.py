@@ -7,6 +7,7 @@ RuntimeFault
 ├── BusSilent            the bus's server does not say what a queue holds: all else is shown without it
 ├── StoreError           the store cannot be used (locked, newer schema, disk full): ends the run
 ├── WorkRefused          another process cannot do a run's work before its user mends something: ends the run
+├── WorkTakenBack        the run drains, and no other process had taken its work up: the item stays pending
 ├── WorkUnreadable       another process did a run's work in a way that cannot be read: again, then drains the run
 ├── MachineRefused       the machine has no room, right or handle left, anywhere else: ends the run
 └── ChatError            one model call that finally failed; the subclass is the failure class
@@ -91,6 +92,13 @@ class MachineRefused(RuntimeFault):
 
 class WorkRefused(RuntimeFault):
     """What a process on another machine said of the work that it was sent: only the user can mend it."""
+
+
+class WorkTakenBack(RuntimeFault):
+    """A run that drains does not wait for work that no process on any machine has taken up."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(f"the run drains, and no worker had taken '{call}'")
 
 
 class WorkUnreadable(RuntimeFault):

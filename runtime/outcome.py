@@ -21,6 +21,7 @@ from runtime.errors import (
     StoreError,
     UserError,
     WorkRefused,
+    WorkTakenBack,
     WorkUnreadable,
 )
 from runtime.machine import refusal
@@ -79,7 +80,7 @@ def judge(error: Exception) -> Outcome:
             return Ended("context_length", str(cause))
         case ContentFiltered():
             return Ended("llm_filtered", str(cause))
-        case BudgetExhausted():
+        case BudgetExhausted() | WorkTakenBack():
             return Drain(str(cause))
     if isinstance(cause, _ENDS_THE_RUN):
         raise cause

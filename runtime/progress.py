@@ -72,8 +72,9 @@ class Tally:
             return
         match event.kind:
             case Kind.QUEUED:
+                stage.working.discard(event.item)  # given back by a drain
                 stage.ready.add(event.item)
-                stage.entered[event.item] = event.at
+                stage.entered.setdefault(event.item, event.at)
             case Kind.STARTED:
                 stage.ready.discard(event.item)
                 stage.delayed.discard(event.item)

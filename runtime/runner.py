@@ -303,6 +303,7 @@ class Runner:
                 await delivery.ack()
             case Drain(reason):
                 await delivery.nack()
+                self._emit(Kind.QUEUED, stage.name, message.item)
                 self.drain(reason)
         if not self._pending:
             self._stop()

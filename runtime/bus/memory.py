@@ -150,6 +150,10 @@ class QueueCore:
                 entry.withdrawn = True
         return True
 
+    def untaken(self, key: str) -> bool:
+        """Whether it waits for its first lease."""
+        return key in self._entries and self._entries[key].attempts == 0
+
     def release(self, owner: int, now: float) -> None:
         """The consumer left: whatever it holds is ready again."""
         for entry in [e for e in self._leases.values() if e.owner == owner]:
@@ -323,6 +327,9 @@ class MemoryBus:
         target = self._open(queue)
         if target.core.withdraw(key):
             target.changed.notify()
+
+    async def untaken(self, queue: str, *, key: str) -> bool:
+        return self._open(queue).core.untaken(key)
 
     async def state(self, queue: str) -> QueueState:
         self._queues[queue].tick()

@@ -188,11 +188,19 @@ class _Queue:
             return
         await self.bus.jetstream.delete_msg(self.names.stream, found.seq)
         await self.tell_room()
-        consumer = await self.bus.jetstream.consumer_info(self.names.stream, _CONSUMER)
-        if found.seq > consumer.delivered.stream_seq:
-            await self.forget_body(decode_envelope(found.data))
-        else:
+        if await self._handed_out(found.seq):
             await self.unmark_delayed(key)
+        else:
+            await self.forget_body(decode_envelope(found.data))
+
+    async def untaken(self, key: str) -> bool:
+        found = await self._last(self.names.stream, self.names.subject(token_of(key)))
+        return found is not None and not await self._handed_out(found.seq)
+
+    async def _handed_out(self, number: int) -> bool:
+        """Whether a consumer was ever given this message of the stream."""
+        consumer = await self.bus.jetstream.consumer_info(self.names.stream, _CONSUMER)
+        return bool(number <= consumer.delivered.stream_seq)
 
     async def bury(self, envelope: Envelope, reason: str, attempts: int) -> None:
         letter = encode(Buried(envelope=envelope, reason=reason, attempts=attempts))
@@ -414,6 +422,12 @@ class NatsBus:
         with _only_told():
             await self._queues[queue].withdraw(key)
 
+    async def untaken(self, queue: str, *, key: str) -> bool:
+        self.check_open(queue)
+        with _only_told():
+            return await self._queues[queue].untaken(key)
+        return False
+
     async def state(self, queue: str) -> QueueState:
         with _answered(queue):
             return await self._state(queue)
@@ -564,7 +578,7 @@ class _Deliveries:
 def _only_told() -> Iterator[None]:
     """Around what a restarting server may not hear without harm: of the mark of a delay a wrong number in `state` is
     left, of a settled body its place in the object store, of what a leaving consumer gives back its lease, of what is
-    withdrawn a message that is delivered all the same."""
+    withdrawn a message that is delivered all the same, of what is untaken somebody who waits for it."""
     from nats.errors import Error
 
     with suppress(Error):

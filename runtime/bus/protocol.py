@@ -92,6 +92,13 @@ class Bus(Protocol):
         """
         ...
 
+    async def untaken(self, queue: str, *, key: str) -> bool:
+        """Whether a message is queued that no consumer was ever handed. False as well when a server does not answer.
+
+        Raises: BusClosed.
+        """
+        ...
+
     async def state(self, queue: str) -> QueueState:
         """Raises: BusSilent when a server does not answer; BusClosed."""
         ...

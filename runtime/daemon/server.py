@@ -31,6 +31,7 @@ from runtime.daemon.state import Reporter
 from runtime.dashboard.pages import Pages
 from runtime.engines import open_settings_engine
 from runtime.errors import UserError
+from runtime.events import fan_out
 from runtime.http_server import serving
 from runtime.interrupts import interrupts
 from runtime.limits import Limits
@@ -74,7 +75,7 @@ async def _serve(
             engine=engine,
             limits=limits,
             spread=spread.stages_for,
-            listen=metrics.listen,
+            listen=fan_out(metrics.listen, spread.listen),
             on_call=metrics.called,
         )
         reporter = Reporter(jobs, engine=engine, limits=limits, lag=lag, queues=spread.queues)

@@ -7,6 +7,7 @@ runs `termloom work`.
 Invariants:
 - Each attempt is one call with a name of its own. A call that nobody waits for any more is withdrawn: no worker begins
   with it. One that a worker has taken is worked off, and its answer dropped.
+- A run that drains withdraws the calls that no worker has taken, and waits for the others.
 - Several daemons may share a server and its workers: a call says in which queue its daemon waits for the answer, and
   a daemon finds its own queue again when it is started anew.
 - A worker that dies leaves its call under a lease that runs out: another one takes it. The daemon that dies sends anew
@@ -21,8 +22,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -35,7 +36,8 @@ from runtime.bus.protocol import Bus, Delivery, QueueOptions, QueueState
 from runtime.daemon.kind import JobKind, JobPlace, job_kinds
 from runtime.daemon.place import name_of
 from runtime.daemon.sections import travelling
-from runtime.errors import BudgetExhausted, BusClosed, RuntimeFault, WorkRefused, WorkUnreadable
+from runtime.errors import BudgetExhausted, BusClosed, RuntimeFault, WorkRefused, WorkTakenBack, WorkUnreadable
+from runtime.events import Kind, RunEvent
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.settings import Settings
@@ -109,6 +111,33 @@ class Here:
     async def queues(self) -> Sequence[QueueState]:
         return ()
 
+    def listen(self, event: RunEvent) -> None:
+        pass
+
+
+class _Drain:
+    """Ends what a run waits for in vain once it drains."""
+
+    def __init__(self) -> None:
+        self._waits: set[anyio.CancelScope] = set()
+        self._begun = False
+
+    def begin(self) -> None:
+        self._begun = True
+        for scope in self._waits:
+            scope.cancel()
+
+    @contextmanager
+    def until_begun(self) -> Iterator[None]:
+        with anyio.CancelScope() as scope:
+            self._waits.add(scope)
+            if self._begun:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._waits.discard(scope)
+
 
 class Abroad:
     """Sends calls out and hands answers to those who wait."""
@@ -116,16 +145,26 @@ class Abroad:
     def __init__(self, bus: Bus, queues: Sequence[str], *, answers: str) -> None:
         self._bus, self._queues, self.answers = bus, queues, answers
         self._waiting: dict[str, tuple[anyio.Event, list[Answer | WorkUnreadable]]] = {}
+        self._drains: dict[str, _Drain] = {}
+        """By run: each time that it is taken up it has another one."""
         self._log = structlog.stdlib.get_logger("termloom.daemon")
 
     def stages_for(self, kind: JobKind, place: JobPlace, settings: Settings) -> tuple[Stage, ...]:
         routes, away = Routes(kind.stages), stages_that_travel(kind)
-        return tuple(self._sent(kind, stage, routes, settings) if stage in away else stage for stage in kind.stages)
+        drain = self._drains[place.run_id] = _Drain()
+        return tuple(
+            self._sent(kind, stage, routes, settings, drain) if stage in away else stage for stage in kind.stages
+        )
+
+    def listen(self, event: RunEvent) -> None:
+        """To every run: one that drains waits only for the calls that are taken."""
+        if event.kind is Kind.DRAINING and event.run in self._drains:
+            self._drains[event.run].begin()
 
     async def queues(self) -> Sequence[QueueState]:
         return [await self._bus.state(queue) for queue in (*self._queues, self.answers)]
 
-    def _sent(self, kind: JobKind, stage: Stage, routes: Routes, settings: Settings) -> Stage:
+    def _sent(self, kind: JobKind, stage: Stage, routes: Routes, settings: Settings, drain: _Drain) -> Stage:
         assert kind.travel is not None, "none of its stages travels"
         sections, recorded = travelling(settings), kind.travel.recorded
 
@@ -140,20 +179,27 @@ class Abroad:
                 recorded=recorded(context),
                 body=routes.admit(message).body,
             )
-            return _opened(await self._ask(call), message, stage, routes)
+            return _opened(await self._ask(call, drain), message, stage, routes)
 
         # The worker keeps the stage's deadline: here the call also waits for a worker to be free.
         return dataclasses.replace(stage, handler=handler, slots=_OUT_AT_ONCE, deadline_s=math.inf)
 
-    async def _ask(self, call: Call) -> Answer:
+    async def _ask(self, call: Call, drain: _Drain) -> Answer:
         answered, answers = self._waiting[call.call] = anyio.Event(), []
+        queue, published = queue_of(call.kind, call.stage), False
         try:
-            await self._bus.publish(queue_of(call.kind, call.stage), msgspec.msgpack.encode(call), key=call.call)
-            await answered.wait()
+            with drain.until_begun():
+                await self._bus.publish(queue, msgspec.msgpack.encode(call), key=call.call)
+                published = True
+                await answered.wait()
+            if published and not answers and not await self._bus.untaken(queue, key=call.call):
+                await answered.wait()
         finally:
             del self._waiting[call.call]
             if not answers:
                 await self._withdraw(call)
+        if not answers:
+            raise WorkTakenBack(call.call)
         if isinstance(answers[0], WorkUnreadable):
             raise answers[0]
         return answers[0]

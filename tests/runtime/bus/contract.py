@@ -310,6 +310,20 @@ class BusContract:
             state = await bus.state("work")
             assert (state.ready, state.leased, state.delayed, state.dead) == (0, 0, 0, 0)
 
+    async def test_whether_a_message_was_ever_taken_can_be_asked(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            for key in ("taken", "left"):
+                await bus.publish("work", b"", key=key)
+            async with bus.consume("work", slots=1) as deliveries:
+                taken = await take(deliveries)
+                asked = [await bus.untaken("work", key=key) for key in ("taken", "left", "never there")]
+                assert asked == [False, True, False]
+                await taken.nack()
+                assert not await bus.untaken("work", key="taken")
+                await (await take(deliveries)).ack()
+                assert not await bus.untaken("work", key="taken")
+
     async def test_a_publisher_that_waits_hears_of_the_room_of_a_withdrawn_message(self):
         async with self.open() as bus:
             await bus.declare("work", self.options(capacity=1))

@@ -110,6 +110,9 @@ class TestNatsBus(BusContract):
             await bus.declare("work", self.options())
             await bus.publish("work", b"", key="a")
             monkeypatch.setattr(bus.jetstream, "get_last_msg", unheard_once(bus.jetstream.get_last_msg))
+            assert not await bus.untaken("work", key="a")
+            assert await bus.untaken("work", key="a")
+            monkeypatch.setattr(bus.jetstream, "get_last_msg", unheard_once(bus.jetstream.get_last_msg))
             await bus.withdraw("work", key="a")
             assert (await bus.state("work")).ready == 1
             await bus.withdraw("work", key="a")
