@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import anyio
 
@@ -96,10 +96,11 @@ class Field:
         self.injected: Counter[Fault] = Counter()
         self.commands = 0
         self._pause_s, self._began = pause_s, time.monotonic()
-        self._draw = random.Random(seed)
+        self._draws = {fault: random.Random(f"{seed}/{fault}") for fault in get_args(Fault)}
+        """Each fault has its own: how many there are does not depend on who comes first."""
 
     def hits(self, fault: Fault, chance: float) -> bool:
-        hit = self._draw.random() < chance
+        hit = self._draws[fault].random() < chance
         self.injected[fault] += hit
         return hit
 
@@ -179,7 +180,7 @@ def stages(*, deadline_s: float = 10.0) -> list[Stage]:
             publishes={gives: gives.__name__.lower()},
             handler=handler,
             slots=slots,
-            attempts=12,
+            attempts=24,
             backoff=Backoff(first_s=0.05, ceiling_s=1.0),
             deadline_s=deadline_s,
         )

@@ -44,7 +44,7 @@ class Chance:
 
 def count_for(moments: int) -> int:
     """Items enough that a job is not over before its last moment."""
-    return 20 * moments
+    return 40 * moments
 
 
 async def submit(client: DaemonClient, out: Path, *, count: int, **settings: object) -> str:

@@ -45,7 +45,8 @@ class Dockerd:
             running = [name for name in descendants(pid).values() if name not in idle]
             assert running == [], f"a forgotten container runs {running}"
             for each in (*descendants(pid), pid):
-                os.kill(each, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it went with its parent
+                    os.kill(each, signal.SIGKILL)
 
     def _shims(self) -> list[int]:
         found = []
