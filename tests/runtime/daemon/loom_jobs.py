@@ -1,8 +1,9 @@
 """Kinds of jobs as another package would register them: two quick stages, the second of which travels to workers.
 
 Options: `count` items; `pace_s` a piece; `broken`, items that fail however often they come while `mended` is no file;
-`refuses`, what only a user could mend: `stage`, its work, `worker`, what its stages are given; `child`, started by the
-process, which would outlive it; `dies`, the process, when it has one.
+`held`, items that stay in the first stage for so long; `refuses`, what only a user could mend: `stage`, its work,
+`worker`, what its stages are given; `child`, started by the process, which would outlive it; `dies`, the process, when
+it has one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,14 +46,18 @@ class Board(Message, frozen=True, kw_only=True, tag=True):
 class Shop:
     """What the stages are given."""
 
-    def __init__(self, pace_s: float, broken: list[str], mended: str, refuses: str = "") -> None:
-        self.pace_s, self.broken, self.mended, self.refuses = pace_s, broken, mended, refuses
+    def __init__(
+        self, pace_s: float, broken: list[str], mended: str, refuses: str = "", held: Sequence[str] = ()
+    ) -> None:
+        self.pace_s, self.broken, self.mended, self.refuses, self.held = pace_s, broken, mended, refuses, held
 
     def options(self) -> str:
         return f"{self.pace_s}|{','.join(self.broken)}|{self.mended}|{self.refuses}"
 
 
 async def saw(message: Log, shop: Shop) -> list[Message]:
+    while message.item in shop.held and not Path(shop.mended).exists():  # noqa: ASYNC110 (made by another process)
+        await anyio.sleep(0.01)
     await anyio.sleep(shop.pace_s)
     return [Plank(item=message.item, run_id=message.run_id, number=message.number)]
 
@@ -100,7 +105,7 @@ async def run(work: JobWork) -> dict[str, Any]:
     logs = [Log(item=f"{n:03d}", run_id=there.run_id, number=n) for n in range(int(options["count"]))]
     shop = Shop(
         float(options.get("pace_s", 0.0)), list(options.get("broken", ())), str(options.get("mended", "")),
-        str(options.get("refuses", "")),
+        str(options.get("refuses", "")), list(options.get("held", ())),
     )  # fmt: skip
     async with Store(there.store) as store, MemoryBus() as bus:
         await store.open_run(there.run_id, command="shop", settings="{}")

@@ -71,7 +71,8 @@ def apart(tmp_path: Path, **more: object) -> _Apart:
 
 async def test_two_who_put_back_one_letter_have_one_answer(tmp_path):
     job, (ours, theirs) = apart(tmp_path), await both_ends()
-    fresh = []
+    fresh, announced = [], anyio.Event()
+    job._work.announce = lambda _: announced.set()
 
     async def requeue() -> None:
         fresh.append(await job.requeue("000"))
@@ -81,7 +82,7 @@ async def test_two_who_put_back_one_letter_have_one_answer(tmp_path):
             group.start_soon(job._converse, ours)
             words = line.heard(theirs)
             await line.say(theirs, line.Announced(steered=True))
-            await anyio.wait_all_tasks_blocked()
+            await announced.wait()
             group.start_soon(requeue)
             group.start_soon(requeue)
             assert await anext(words) == line.Requeue(item="000")
@@ -198,6 +199,6 @@ def has_ended(process: int) -> bool:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
         return True
-    ended, _, _ = select.select([descriptor], [], [], 10)
+    ended, _, _ = select.select([descriptor], [], [], 60)
     os.close(descriptor)
     return bool(ended)

@@ -66,13 +66,15 @@ async def test_a_second_daemon_of_the_same_state_directory_is_refused(tmp_path):
 
 
 async def test_a_live_run_is_paused_explained_and_goes_on(tmp_path, say):
+    mended, held = tmp_path / "mended", ["003", "004", "005"]  # as many as have a place at the first stage
     with anyio.fail_after(60), Daemon(tmp_path) as daemon:
-        job = await submit(daemon.client, tmp_path / "out", count=12, pace_s=0.1)
+        job = await submit(daemon.client, tmp_path / "out", count=12, held=held, mended=str(mended))
         await until(daemon.client, job, "done")
         assert (await say("pause"))[0]["paused"]
         told = await say("explain", "011")
-        assert told["items"][0]["place"] in ("waits for stage 'saw'", "waits for stage 'plane'")
+        assert told["items"][0]["place"] == "waits for stage 'saw'"
         assert (await say("ps"))["jobs"][0]["paused"]
+        mended.touch()
         assert not (await say("unpause", job))[0]["paused"]
         assert (await end_of(daemon.client, job))["result"]["boards"] == boards(12)
 
@@ -115,19 +117,19 @@ async def test_a_limit_is_set_on_the_running_daemon_and_others_are_refused(tmp_p
 async def test_sigterm_drains_and_the_next_daemon_goes_on(tmp_path):
     with anyio.fail_after(90):
         with Daemon(tmp_path) as daemon:
-            job = await submit(daemon.client, tmp_path / "out", count=40, pace_s=0.05)
+            job = await submit(daemon.client, tmp_path / "out", count=160, pace_s=0.05)
             await until(daemon.client, job, "done", times=4)
             assert daemon.stop(signal.SIGTERM) == 0
         assert job_file(daemon.state, job)["state"] == "running"
         with Daemon(tmp_path) as daemon:
-            assert (await end_of(daemon.client, job))["result"]["boards"] == boards(40)
+            assert (await end_of(daemon.client, job))["result"]["boards"] == boards(160)
 
 
 async def test_a_daemon_killed_at_random_moments_ends_with_the_same_items(tmp_path):
     chance, kills = random.Random(7), 0
-    with anyio.fail_after(200):
+    with anyio.fail_after(280):
         with Daemon(tmp_path) as daemon:
-            job = await submit(daemon.client, tmp_path / "out", count=120, pace_s=0.03)
+            job = await submit(daemon.client, tmp_path / "out", count=240, pace_s=0.03)
             await until(daemon.client, job, "started")
             daemon.stop(signal.SIGKILL)
         while True:
@@ -139,17 +141,19 @@ async def test_a_daemon_killed_at_random_moments_ends_with_the_same_items(tmp_pa
                     await end_of(daemon.client, job)
                 daemon.stop(signal.SIGKILL)
                 kills += 1
-    assert end["result"]["boards"] == boards(120)
+    assert end["result"]["boards"] == boards(240)
     assert kills >= 5
 
 
 async def test_jobs_beyond_the_limit_wait_for_their_turn(tmp_path, say):
+    mended = tmp_path / "mended"
     with anyio.fail_after(60), Daemon(tmp_path, "--set", "daemon.jobs=1") as daemon:
-        first = await submit(daemon.client, tmp_path / "a", count=8, pace_s=0.1)
+        first = await submit(daemon.client, tmp_path / "a", count=8, held=["007"], mended=str(mended))
         second = await submit(daemon.client, tmp_path / "b", count=2)
         await until(daemon.client, first, "started")
         states = [job["job"]["state"] for job in (await say("ps"))["jobs"]]
         assert states == ["running", "queued"]
+        mended.touch()
         assert (await end_of(daemon.client, second))["result"]["boards"] == boards(2)
         assert job_file(daemon.state, first)["state"] == "finished"
 

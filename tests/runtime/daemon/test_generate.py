@@ -19,7 +19,7 @@ from tests.generators.running import generate, namespace_engine, new_place, sett
 from tests.machine import base_environment, need_namespaces
 from tests.runtime.daemon.served import ROOT, Daemon, WorkerProcess, end_of, job_file
 
-pytestmark = [pytest.mark.namespace, pytest.mark.nats, pytest.mark.slow]
+pytestmark = [pytest.mark.namespace, pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WANTED = ("generate.count=2", "generate.seed=11", "generate.attempts=4")
 
@@ -70,7 +70,7 @@ async def killed_at_random_moments(tmp_path: Path) -> None:
 
 
 async def test_the_command_gives_the_job_to_the_daemon_and_the_same_set_comes_out(tmp_path, nats_url):
-    with anyio.fail_after(280):
+    with anyio.fail_after(580):
         async with namespace_engine(tmp_path / "engine") as engine:
             settings = settings_for(tmp_path, *WANTED)
             await generate(settings, new_place(settings, tmp_path / "alone"), engine)

@@ -24,7 +24,7 @@ async def test_who_comes_late_sees_what_is_kept_and_what_follows():
         async for missed, one in log.follow():
             seen.append((missed, one and one.item))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(follow)
             await anyio.wait_all_tasks_blocked()
@@ -47,7 +47,7 @@ async def test_who_is_too_slow_is_told_how_many_events_passed_by():
 
 async def test_silence_is_broken_by_a_sign_of_life():
     log = EventLog()
-    with anyio.fail_after(5):
+    with anyio.fail_after(10):
         assert await anext(log.follow(beat_s=0.001)) == (0, None)
 
 

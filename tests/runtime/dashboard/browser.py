@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,7 @@ _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _SIZE = (1280, 800)
 _TALLEST = 2400
 """Pixels of a picture."""
+_PATIENCE_S = 60.0
 
 
 class Browser:
@@ -53,7 +55,7 @@ class Browser:
 
     def _end_driver(self) -> None:
         self._driver.terminate()
-        self._driver.wait(20)
+        self._driver.wait(60)
         self._driver.stdout.close()
 
     def open(self, url: str) -> None:
@@ -68,16 +70,12 @@ class Browser:
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def until(self, condition: str) -> Any:
-        """Wait in the page until the expression is true, and return it."""
-        script = """
-          const done = arguments[arguments.length - 1], at = Date.now();
-          (function look() {
-            const found = (() => { try { return eval_condition() } catch (e) { return false } })();
-            if (found || Date.now() - at > 15000) done(found); else requestAnimationFrame(look);
-          })();
-        """.replace("eval_condition()", f"({condition})")
-        found = self._ask("POST", "/execute/async", {"script": script, "args": []})
-        assert found, f"never: {condition}"
+        """Wait until the expression is true in a page that is whole, and return it. The page may change meanwhile."""
+        script = f"try {{ return document.readyState === 'complete' && ({condition}) }} catch (e) {{ return false }}"
+        patience_ends = time.monotonic() + _PATIENCE_S
+        while not (found := self.run(script)):
+            assert time.monotonic() < patience_ends, f"never: {condition}"
+            time.sleep(0.05)
         return found
 
     def press(self, keys: str) -> None:
@@ -85,6 +83,7 @@ class Browser:
         self._ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": presses}]})
 
     def click(self, selector: str) -> None:
+        self.run("document.querySelector(arguments[0]).focus()", selector)  # what has the focus is not replaced
         element = self._ask("POST", "/element", {"using": "css selector", "value": selector})
         self._ask("POST", f"/element/{element[_ELEMENT]}/click", {})
 

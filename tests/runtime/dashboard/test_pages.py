@@ -17,7 +17,7 @@ from tests.runtime.dashboard.browser import Browser
 from tests.runtime.dashboard.samples import write
 from tests.trainer.asked_jobs import measuring, solves, training
 
-pytestmark = [pytest.mark.namespace, pytest.mark.slow]
+pytestmark = [pytest.mark.namespace, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 LEARNT, MEASURED, MADE, SHOP, LONG = "j1", "j2", "j3", "j4", "j5"

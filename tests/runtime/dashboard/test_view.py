@@ -24,12 +24,12 @@ def viewing(path: Path):
             yield child, child.stdout.readline().strip()
         finally:
             child.send_signal(signal.SIGTERM)
-            child.communicate(timeout=20)
+            child.communicate(timeout=60)
             assert child.returncode == 0
 
 
 def get(address: str, path: str, cookie: str = "") -> tuple[int, http.client.HTTPMessage, str]:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
     answer = connection.getresponse()
     body = answer.read().decode()
