@@ -32,8 +32,8 @@ class NatsServer:
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         self._child.send_signal(how)
-        self._child.stderr.close()
-        self._child.wait(timeout=20)
+        self._child.wait(timeout=60)
+        self._child.stderr.close()  # not before its end: what it says of that would kill it
 
 
 @pytest.fixture(scope="session")

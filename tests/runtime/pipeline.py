@@ -6,6 +6,7 @@ The source admits `count` items and one more for each rejection, so what it admi
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,9 +90,16 @@ def stages() -> list[Stage]:
     ]
 
 
-async def main(path: Path, count: int) -> None:
+async def main(path: Path, count: int, lines: int | None = None) -> None:
+    """With `lines`, it stands still once it has told so many events."""
+    told = 0
+
     def tell(event: RunEvent) -> None:
+        nonlocal told
         print(event.kind, event.item, flush=True)
+        told += 1
+        if told == lines:
+            signal.pause()
 
     async with Store(path) as store, MemoryBus() as bus:
         await store.open_run(RUN, command="test", settings="{}")
@@ -102,4 +110,4 @@ async def main(path: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, Path(sys.argv[1]), int(sys.argv[2]))
+    anyio.run(main, Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -87,7 +87,9 @@ async def test_lines_come_by_themselves(monkeypatch: pytest.MonkeyPatch):
             await written.wait()
 
 
-async def test_a_terminal_shows_a_live_table():
+async def test_a_terminal_shows_a_live_table(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "100")
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

@@ -112,24 +112,34 @@ async def test_without_a_terminal_the_episode_has_no_reward():
 @pytest.mark.namespace
 async def test_a_person_s_work_in_a_real_terminal(tmp_path):
     """Half a line, an interrupted program, a REPL, a shell that is left: over a chat endpoint, in a sandbox."""
-    answers = [
-        answer(("cd /tmp\n", 0.1), ("echo ha", 0.0), ("lf $((40+2)) 'q\"'\n", 0.2)),
-        answer(("sleep 1000\n", 0.2)),
-        answer(("C-c", 0.2), ("echo code=$?\n", 0.2)),
-        answer(("python3 -q\n", 0.5), ("6*7\n", 0.2), ("C-d", 0.2)),
-        answer(("exit\n", 0.3), ("pwd; stty size\n", 0.2)),
-        answer(("echo a > /home/agent/a.txt\n", 0.1), complete=True),
-        answer(("", 2.0), complete=True),
+    answers = [  # each with what must have been shown before the next one
+        (answer(("cd /tmp\n", 0.1), ("echo ha", 0.0), ("lf $((40+2)) 'q\"'\n", 0.2)), 'half 42 q"'),
+        (answer(("sleep 1000\n", 0.2)), ""),
+        (answer(("C-c", 0.2), ("echo code=$?\n", 0.2)), "code=130"),
+        (answer(("python3 -q\n", 0.2)), ">>> "),
+        (answer(("6*7\n", 0.2), ("C-d", 0.2)), "\n42\n"),
+        (answer(("exit\n", 0.3), ("pwd; stty size\n", 0.2)), "\n40 160\n"),
+        (answer(("echo a > /home/agent/a.txt\n", 0.1), complete=True), ""),
+        (answer(("", 2.0), complete=True), ""),
     ]
-    async with (
-        open_world(tmp_path / "state") as (engine, _),
-        ScriptedServer([Reply(text=said) for said in answers]) as server,
-    ):
+    awaited, shown = "", ""
+
+    def respond(request, _number):
+        nonlocal awaited, shown
+        shown += request["messages"][-1]["content"]
+        if awaited not in shown:
+            return Reply(text=answer(("", 0.2)))
+        said, awaited = answers.pop(0)
+        shown = ""
+        return Reply(text=said)
+
+    patient = TERMINUS.model_copy(update={"max_turns": 200, "max_repeats": 200})
+    async with open_world(tmp_path / "state") as (engine, _), ScriptedServer(respond) as server:
         built = await engine.build(BuildContext(dockerfile=BASE_DOCKERFILE))
         async with await engine.create(SandboxSpec(image=built.image)) as sandbox:
             session = await sandbox.open_session()
             async with ChatClient(base_url=server.base_url, api_key="x", model="m") as client:
-                episode = await run_episode(ChatPolicy(client), session, "Write a.", TERMINUS, key="t/1")
+                episode = await run_episode(ChatPolicy(client), session, "Write a.", patient, key="t/1")
             await session.aclose()
             written = await sandbox.get("/home/agent/a.txt")
     seen = [turn.observation for turn in episode.turns]
@@ -140,7 +150,7 @@ async def test_a_person_s_work_in_a_real_terminal(tmp_path):
     assert "Write a." in episode.opening[0].content
     assert "agent@" in episode.opening[0].content
     assert episode.turns[0].command == "cd /tmp\necho half $((40+2)) 'q\"'"
-    trajectory = episode.record(TERMINUS, trajectory_id="t", run_id="r", task="a")
+    trajectory = episode.record(patient, trajectory_id="t", run_id="r", task="a")
     document = to_atif(trajectory)
     assert problems(document) == []
     calls = document["steps"][1]["tool_calls"]

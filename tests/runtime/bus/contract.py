@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from runtime.bus.protocol import Bus, Delivery, QueueOptions
 from runtime.errors import BusClosed
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """Only a hanging test waits for so long."""
 
 
@@ -27,7 +27,7 @@ async def take(deliveries: AsyncIterator[Delivery]) -> Delivery:
 
 class BusContract:
     lease_s: float
-    """Short, but long enough for a round trip of this bus."""
+    """Short, but many times as long as the round trips within one, whatever else the machine does."""
 
     def open(self) -> AbstractAsyncContextManager[Bus]:
         raise NotImplementedError
@@ -162,16 +162,24 @@ class BusContract:
             await bus.publish("work", b"", key="slow")
             await bus.publish("work", b"", key="quick")
             async with bus.consume("work", slots=1) as deliveries:
+                await (await take(deliveries)).nack(PATIENCE_S)
+                quick = await take(deliveries)
+                assert (quick.key, quick.attempt) == ("quick", 1)
+                await quick.ack()
+
+    async def test_a_delayed_nack_delivers_again_when_the_delay_is_over(self):
+        async with self.open() as bus:
+            await bus.declare("work", self.options())
+            await bus.publish("work", b"", key="a")
+            async with bus.consume("work", slots=1) as deliveries:
                 before = anyio.current_time()
                 await (await take(deliveries)).nack(0.3)
-                quick = await take(deliveries)
-                await quick.ack()
-                slow = await take(deliveries)
-                assert (quick.key, slow.key, slow.attempt) == ("quick", "slow", 2)
+                again = await take(deliveries)
+                assert (again.key, again.attempt) == ("a", 2)
                 state = await bus.state("work")
                 assert (state.ready, state.leased, state.delayed) == (0, 1, 0)
                 assert anyio.current_time() - before >= 0.29
-                await slow.ack()
+                await again.ack()
 
     async def test_a_lease_that_runs_out_delivers_again_and_the_late_ack_does_nothing(self):
         async with self.open() as bus:

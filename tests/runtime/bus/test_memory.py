@@ -17,7 +17,7 @@ KEYS = [f"k{n}" for n in range(6)]
 
 
 class TestMemoryBus(BusContract):
-    lease_s = 0.1
+    lease_s = 0.5
 
     def open(self) -> AbstractAsyncContextManager[Bus]:
         return MemoryBus()

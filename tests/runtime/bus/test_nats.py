@@ -33,7 +33,7 @@ def unheard_once(call: Callable[..., Awaitable[object]]) -> Callable[..., Awaita
 
 
 class TestNatsBus(BusContract):
-    lease_s = 0.4
+    lease_s = 2.0
 
     @pytest.fixture(autouse=True)
     def own_prefix(self, nats_url: str) -> None:
@@ -76,7 +76,7 @@ class TestNatsBus(BusContract):
         async with self.open() as bus:
             await bus.declare("work", self.options(capacity=1))
             await bus.declare("work", self.options(capacity=2))
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE_S):
                 await bus.publish("work", b"", key="a")
                 await bus.publish("work", b"", key="b")
 
@@ -226,7 +226,7 @@ class TestNatsBus(BusContract):
             raise NatsTimeout
 
         async with self.open() as bus:
-            await bus.declare("work", self.options(lease_s=1.0))
+            await bus.declare("work", self.options(lease_s=self.lease_s))
             await bus.publish("work", bytes(2 << 20), key="big")
             with monkeypatch.context() as patched:
                 async with bus.consume("work", slots=2) as deliveries:

@@ -70,11 +70,18 @@ async def test_a_call_beyond_the_list_is_refused_by_number():
 
 
 async def test_it_counts_by_purpose_and_keeps_what_it_saw():
-    server = ScriptedServer(lambda *_: Reply(text="x"), latency=LogNormal(median_s=0.01))
-    async with server, ChatClient(base_url=server.base_url, api_key="x", model="m") as client:
-        await anyio.gather(
-            *(client.complete(ask(text, who)) for who, text in (("draft", "a"), ("draft", "b"), ("judge", "c")))
-        )
+    server = ScriptedServer(lambda *_: Reply(text="x"), latency=LogNormal(median_s=3600))
+    with anyio.fail_after(30):
+        async with (
+            server,
+            ChatClient(base_url=server.base_url, api_key="x", model="m") as client,
+            anyio.create_task_group() as group,
+        ):
+            for who, text in (("draft", "a"), ("draft", "b"), ("judge", "c")):
+                group.start_soon(client.complete, ask(text, who))
+            while server.in_flight < 3:
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
     assert server.calls == {"draft": 2, "judge": 1}
     assert (server.max_in_flight, server.in_flight) == (3, 0)
     assert sorted(seen.body["messages"][0]["content"] for seen in server.requests) == ["a", "b", "c"]
