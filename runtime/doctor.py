@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import secrets
 import shutil
 import subprocess
 import sys
@@ -397,7 +398,7 @@ async def _bus(settings: Settings) -> list[Finding]:
     url = settings.daemon.bus
     before = time.monotonic()
     try:
-        async with open_bus(url, prefix=f"doctor-{os.getpid()}") as bus:
+        async with open_bus(url, prefix=f"doctor-{secrets.token_hex(4)}") as bus:
             await bus.declare("ping", QueueOptions(capacity=1))
             await bus.publish("ping", b"ping", key="ping")
             async with bus.consume("ping", slots=1) as deliveries:

@@ -160,8 +160,9 @@ async def test_a_bus_that_does_not_answer_is_a_failure(tmp_path):
 
 @pytest.mark.nats
 async def test_a_message_goes_there_and_back_over_the_configured_bus(tmp_path, nats_url):
-    findings = await examine(settings(tmp_path, f"daemon.bus={nats_url}"))
-    assert one(findings, "bus").level == "ok"
+    for _ in range(2):  # the server remembers the first one's message
+        findings = await examine(settings(tmp_path, f"daemon.bus={nats_url}"))
+        assert one(findings, "bus").level == "ok"
 
 
 async def test_a_check_that_breaks_is_a_finding(tmp_path, monkeypatch):
