@@ -258,7 +258,8 @@ async def start_process(
         raise await container.lost() from fault
     process = ContainerProcess(container, created["Id"], container.client.attach(created["Id"]), user, mark)
     try:
-        await process._open()
+        with anyio.CancelScope(shield=marked):  # what has a mark is started to the end: its caller can then kill it
+            await process._open()
     except BaseException:
         await process.release()
         raise
