@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -18,7 +18,7 @@ from sandbox.spec import BuildContext, Limits, Profile, SandboxSpec
 from tests.machine import absent, base_environment
 
 OpenEngine = Callable[[], AbstractAsyncContextManager[DockerEngine]]
-RUN = f"tests-{os.getpid()}"
+RUN = f"tests-{secrets.token_hex(4)}"
 """Tells this test run apart from others on the same engine."""
 LIMITS = Limits(memory_mb=256, pids=64, lifetime_s=120.0)
 
