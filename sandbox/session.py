@@ -32,6 +32,8 @@ from sandbox.transport import ShellHost
 
 _TERM_GRACE_S = 0.5
 """How long a process may take to end by itself after SIGTERM."""
+_STAMP_S = 1.0
+"""How long the stamp of a command that was given up early may be on its way."""
 _STEP_S = 2.0
 """How long the shell may take to give up a command once the processes of that command are gone."""
 _KILL_EXEC_S = 10.0
@@ -100,6 +102,7 @@ class ShellSession:
         with anyio.CancelScope(shield=True):
             try:
                 with contextlib.suppress(SandboxLost):  # and the processes with it
+                    await self._await_stamp(shell, self._unfinished)
                     await self._kill("shell", shell, self._unfinished)
             finally:
                 await shell.aclose()
@@ -143,6 +146,7 @@ class ShellSession:
         """Whether the shell waits for the next command, after it was made to give up this one if it had not ended."""
         if command.in_step:
             return True
+        await self._await_stamp(shell, command)
         if command.reported or command.exited or not command.stamped:
             return False
         await self._kill("interrupt", shell, command)
@@ -153,6 +157,11 @@ class ShellSession:
         with anyio.move_on_after(_STEP_S):
             await shell.follow(command)
         return command.in_step
+
+    async def _await_stamp(self, shell: Shell, command: Command) -> None:
+        """A command that was given up before its stamp was read runs all the same. Raises: SandboxLost."""
+        with anyio.move_on_after(_STAMP_S), contextlib.suppress(EngineFault):
+            await shell.await_stamp(command)
 
     async def _end(self, command: Command, shell: Shell) -> None:
         """End a shell that is out of step, and what is left of its command."""

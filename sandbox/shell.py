@@ -135,6 +135,11 @@ class Shell:
         if fault is not None:
             raise fault
 
+    async def await_stamp(self, command: Command) -> None:
+        """Read until its processes are known, or it has ended. Raises: SandboxLost, EngineFault."""
+        while not (command.stamped or command.reported or command.exited or command.window.ended):
+            await self._read(command)
+
     async def follow(self, command: Command) -> None:
         """Read until the command has ended. Raises: SandboxLost, EngineFault."""
         while not (command.reported or command.exited or command.window.ended):
