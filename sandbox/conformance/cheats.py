@@ -25,7 +25,7 @@ SUITE = Suite(
     files=(File(path="test_outputs.py", data=_TEST.encode()),),
     inventory=("test_sum_is_right",),
     timeout_s=60.0,
-    test_timeout_s=3.0,
+    test_timeout_s=10.0,
 )
 _INPUT = File(path=f"{AGENT_HOME}/in.txt", data="".join(f"{n}\n" for n in range(1, 11)).encode(), owner="agent")
 _LIMITS = Limits(disk_mb=256)

@@ -178,8 +178,8 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 
 
 async def test_a_builder_that_ends_its_whole_group_does_not_end_us(builder: Callable[[str], Path]) -> None:
-    cache = builder("echo 'E: no space'; kill -HUP 0; sleep 60")
-    with anyio.fail_after(30), pytest.raises(EngineUnavailable, match="failed with exit code -1: E: no space"):
+    cache = builder("echo 'E: no space'; kill -TERM 0; sleep 60")
+    with anyio.fail_after(30), pytest.raises(EngineUnavailable, match="failed with exit code -15: E: no space"):
         await ensure_base(cache=cache, progress=print)
 
 

@@ -180,7 +180,7 @@ async def test_a_service_that_does_not_come_up_says_why(
 
 
 async def test_a_service_that_the_agent_broke_is_the_agents_failure(open_any: OpenEngine) -> None:
-    service = Service(name="a", command=f"bash {HOME}/serve.sh", check="true", timeout_s=120)
+    service = Service(name="a", command=f"bash {HOME}/serve.sh", check="grep up marker", timeout_s=120)
     dead = Service(name="b", command=f"bash {HOME}/serve.sh", check="false", timeout_s=120)
     test = b"def test_marker():\n    assert open('/home/agent/marker').read() == 'up\\n'\n"
     suite = Suite(files=(File(path="test_outputs.py", data=test),))
@@ -203,7 +203,8 @@ async def test_a_service_that_the_agent_broke_is_the_agents_failure(open_any: Op
 async def test_a_service_that_was_slow_once_does_not_cost_the_reward(
     open_any: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service(name="a", command="bash -c 'echo up > ~/marker; exec sleep 60'", check="true", timeout_s=120)
+    command = "bash -c 'echo up > ~/marker; exec sleep 60'"
+    service = Service(name="a", command=command, check="grep up marker", timeout_s=120)
     test = b"def test_marker():\n    assert open('/home/agent/marker').read() == 'up\\n'\n"
     seen: list[str] = []
 

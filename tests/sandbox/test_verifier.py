@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from sandbox.engine import Sandbox
-from sandbox.spec import FailureClass, File, GradedTest, SandboxSpec, Suite, Verdict
+from sandbox.spec import ExecResult, FailureClass, File, GradedTest, SandboxSpec, Suite, Verdict
 from sandbox.verifier import grade, judge, reward_from_json, reward_from_text
 from tests.sandbox.conftest import OpenEngine
 
@@ -186,7 +186,7 @@ INSISTENT = """
 
 
 async def test_every_outcome(open_any: OpenEngine) -> None:
-    verdict = await graded(open_any, trusted(EVERY_OUTCOME, test_timeout_s=1.0, env={"GIVEN": "yes"}))
+    verdict = await graded(open_any, trusted(EVERY_OUTCOME, test_timeout_s=5.0, env={"GIVEN": "yes"}))
     assert {test.name: (test.outcome, test.exception) for test in verdict.tests} == {
         "test_passes": ("passed", ""),
         "test_asserts": ("failed", "AssertionError"),
@@ -210,7 +210,7 @@ async def test_every_outcome(open_any: OpenEngine) -> None:
 
 
 async def test_a_test_that_swallows_its_alarm_is_out_of_time(open_any: OpenEngine) -> None:
-    verdict = await graded(open_any, trusted(INSISTENT, test_timeout_s=1.0))
+    verdict = await graded(open_any, trusted(INSISTENT, test_timeout_s=5.0))
     assert [(test.name, test.outcome) for test in verdict.tests] == [("test_insists_on_hanging", "timeout")]
 
 
@@ -420,17 +420,23 @@ async def test_an_image_that_is_not_there_is_no_reward(open_any: OpenEngine) -> 
 
 
 async def test_a_sandbox_lost_while_grading_is_no_reward_and_nothing_is_left(open_any: OpenEngine) -> None:
-    suite = trusted("import time\ndef test_a(): time.sleep(60)", timeout_s=20.0)
+    suite = trusted("import time\ndef test_a(): time.sleep(600)", timeout_s=60.0, test_timeout_s=600.0)
     async with open_any() as (engine, image):
         created: list[str] = []
 
-        async def create_and_tell(spec: SandboxSpec) -> Sandbox:
+        async def create_and_lose(spec: SandboxSpec) -> Sandbox:
             sandbox = await create(spec)
             created.append(sandbox.id)
-            tasks.start_soon(engine.remove, sandbox.id)
+            run = sandbox.exec
+
+            async def run_and_lose(*args: object, **options: object) -> ExecResult:
+                tasks.start_soon(engine.remove, sandbox.id)
+                return await run(*args, **options)
+
+            sandbox.exec = run_and_lose  # type: ignore[method-assign]
             return sandbox
 
-        create, engine.create = engine.create, create_and_tell  # type: ignore[method-assign]
+        create, engine.create = engine.create, create_and_lose  # type: ignore[method-assign]
         async with anyio.create_task_group() as tasks:
             verdict = await grade(engine, image, suite, run_id="lost")
         assert (verdict.reward, verdict.failure) == (None, FailureClass.SANDBOX_LOST)

@@ -25,6 +25,11 @@ async def shell(sandbox: NamespaceSandbox, script: str, **options) -> tuple[int 
     return result.exit_code, (result.stdout + result.stderr).decode()
 
 
+async def none_sleeps(sandbox: NamespaceSandbox) -> bool:
+    """Whether no `sleep` is left; what was killed may take a moment to end."""
+    return await shell(sandbox, "while pgrep -f '[s]leep 1' >/dev/null; do :; done") == (0, "")
+
+
 async def test_exec_gives_both_streams_and_the_true_exit_code(namespace_engine):
     async with await create(namespace_engine) as sandbox:
         result = await sandbox.exec(["sh", "-c", "cat; echo oops >&2; exit 7"], stdin=b"x" * 300_000)
@@ -101,10 +106,9 @@ async def test_reading_can_be_cancelled_while_output_is_ready_and_none_is_lost(n
 async def test_time_out_kills_the_whole_session_of_the_process_and_leaves_the_sandbox_usable(namespace_engine):
     async with await create(namespace_engine) as sandbox:
         script = "echo early; sleep 1000 & (sleep 1001; true) & wait"
-        result = await sandbox.exec(["bash", "-c", script], timeout_s=1.0)
+        result = await sandbox.exec(["bash", "-c", script], timeout_s=5.0)
         assert (result.exit_code, result.timed_out, result.stdout) == (None, True, b"early\n")
-        _, left = await shell(sandbox, "ps -eo args | grep -c '[s]leep'")
-        assert left == "0\n"
+        assert await none_sleeps(sandbox)
 
 
 async def test_spawn_is_a_two_way_stream_that_outlives_waiting(namespace_engine):
@@ -142,8 +146,7 @@ async def test_closing_a_spawned_process_kills_it_and_its_children(namespace_eng
         process = await sandbox.spawn(["bash", "-c", "sleep 1000 & echo up; wait"], env={}, cwd="/")
         assert await process.receive() == ("out", b"up\n")
         await process.aclose()
-        _, left = await shell(sandbox, "ps -eo args | grep -c '[s]leep'")
-        assert left == "0\n"
+        assert await none_sleeps(sandbox)
 
 
 async def test_files_go_in_with_mode_and_owner_and_come_out_the_same(namespace_engine):
@@ -275,7 +278,7 @@ async def test_there_is_a_loopback_and_no_other_network(namespace_engine):
             "curl -s --retry 30 --retry-connrefused --retry-delay 1 localhost:8000 >/dev/null",
         )
         assert code == 0
-        assert (await shell(sandbox, "curl -s -m 2 http://192.0.2.1"))[0] == 7
+        assert (await shell(sandbox, "curl -s -m 30 http://192.0.2.1"))[0] == 7
 
 
 async def test_memory_limit_kills_the_command_and_spares_the_sandbox(namespace_engine):
@@ -390,8 +393,7 @@ async def test_a_cancelled_exec_leaves_no_process(namespace_engine):
         for delay in (0.0, 0.001, 0.003, 0.01, 0.05):
             with anyio.move_on_after(delay):
                 await sandbox.exec(["sleep", "1000"])
-        _, left = await shell(sandbox, "ps -eo args | grep -c '[s]leep'")
-        assert left == "0\n"
+        assert await none_sleeps(sandbox)
 
 
 async def test_a_cancelled_create_leaves_nothing(namespace_engine):
