@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need beyond the product (test packages, a container engine, a NATS server, a browser, an
-# SGLang environment of about 3 GB) and runs them.
+# Installs what the tests need beyond the product (test packages, a container engine, a NATS server, a browser, base
+# environments, an SGLang environment of about 3 GB) and runs them.
 # Arguments go to pytest. With CI set, a part that cannot be installed is a failure; else its tests are skipped and named.
 # With CI set, up to three tests that failed are run once more, in a process of their own: they kill real servers on a
 # machine that others share. One that passes the second time is told, as it has a race to be found.
@@ -34,6 +34,10 @@ need ip iproute2
 need chromedriver chromium chromium-driver
 
 if socket=$(scripts/docker-engine.sh start); then export DOCKER_HOST=$socket; else missing "no Docker engine answers and none could be started"; fi
+
+# Minutes on a new machine: here, and not within the time limit of the first test that needs one.
+bases='from sandbox.base import SERVICE_PACKAGES; from tests.machine import base_environment as make; make(), make(SERVICE_PACKAGES)'
+.venv/bin/python -c "$bases" || missing "the base environments could not be made"
 
 scripts/sglang-cpu.sh setup || missing "no SGLang environment could be made"
 
