@@ -398,9 +398,9 @@ async def _bus(settings: Settings) -> list[Finding]:
     url = settings.daemon.bus
     before = time.monotonic()
     try:
-        async with open_bus(url, prefix=f"doctor-{secrets.token_hex(4)}") as bus:
-            await bus.declare("ping", QueueOptions(capacity=1))
-            await bus.publish("ping", b"ping", key="ping")
+        async with open_bus(url, prefix="doctor") as bus:
+            await bus.declare("ping", QueueOptions(capacity=64))
+            await bus.publish("ping", b"ping", key=secrets.token_hex(8))  # a key of old would be a repetition
             async with bus.consume("ping", slots=1) as deliveries:
                 delivery = await anext(deliveries)
                 await delivery.ack()
