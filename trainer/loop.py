@@ -170,6 +170,7 @@ class Loop:
         raises.
         """
         await self._begin()
+        self._progress.moved()
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch)

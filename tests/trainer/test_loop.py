@@ -125,8 +125,10 @@ async def test_a_stall_ends_the_run_and_names_what_is_waited_for(tmp_path):
         await anyio.sleep_forever()
 
     async with make_pool() as pool:
-        with pytest.raises(TrainingStalled, match=r"has not moved for 0.2 s: task\d/0/0 for 0 s"):
-            await make_loop(tmp_path, pool, rollout=stuck, config=replace(CONFIG, patience_s=0.2)).run()
+        loop = make_loop(tmp_path, pool, rollout=stuck, config=replace(CONFIG, patience_s=0.2))
+        await anyio.sleep(0.3)  # what passes before the first episode is no stall
+        with pytest.raises(TrainingStalled, match=r"has not moved for 0.2 s: task\d/0/0 for \d+ s"):
+            await loop.run()
 
 
 async def test_episodes_that_all_end_for_nothing_are_a_stall_however_many_end(tmp_path):
