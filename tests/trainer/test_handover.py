@@ -3,6 +3,7 @@
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 import torch
 
@@ -137,7 +138,7 @@ def engines():
 
 @pytest.fixture
 def pool(engines, pauses):
-    return PolicyPool({"a": engines[0], "b": engines[1]}, patience_s=5, sleep=pauses)
+    return PolicyPool({"a": engines[0], "b": engines[1]}, patience_s=60, sleep=pauses)
 
 
 @pytest.fixture
@@ -350,22 +351,25 @@ async def test_requests_wait_while_no_engine_is_in_routing(pool, engines, weight
         await pool.update(weights(1), 1)
         for engine in engines:
             engine.dead = True
-        for i in range(FAILURES):
+        for i in range(FAILURES - 1):
             with pytest.raises(PolicyUnavailable):
                 await pool.generate([1], SAMPLING, request_id=f"r{i}")
         answers = []
 
-        async def ask():
-            answers.append(await pool.generate([1], SAMPLING, request_id="patient"))
+        async def ask(name):
+            answers.append(await pool.generate([1], SAMPLING, request_id=name))
 
         async with anyio.create_task_group() as group:
-            group.start_soon(ask)
+            group.start_soon(ask, "the last one that fails")
             await pauses.begun()
+            assert pool.router.closed
+            group.start_soon(ask, "patient")
+            await anyio.lowlevel.checkpoint()
             assert answers == []
             engines[1].dead = False
             await pauses.end()
-        assert set(answers[0].versions) == {1}
-        assert answers[0].queue_s > 0
+        assert [set(got.versions) for got in answers] == [{1}, {1}]
+        assert min(got.queue_s for got in answers) > 0
 
 
 async def test_a_hand_over_that_reaches_no_engine_waits_for_one(pool, engines, weights, pauses):

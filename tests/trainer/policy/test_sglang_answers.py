@@ -162,11 +162,12 @@ async def test_requests_carry_the_key_of_the_environment(monkeypatch, key, sent)
 
 
 async def test_an_answer_that_waits_for_the_end_of_a_hand_over_counts_that_as_waiting():
-    got = []
+    got, begun = [], anyio.Event()
     async with serving() as (client, _):
 
         async def answer(_path, _body):
             client._routable = anyio.Event()  # a hand-over begins while the answer is on its way
+            begun.set()
             return ANSWER
 
         async def ask():
@@ -175,6 +176,7 @@ async def test_an_answer_that_waits_for_the_end_of_a_hand_over_counts_that_as_wa
         client._post = answer
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
+            await begun.wait()
             await anyio.sleep(0.2)
             client._routable.set()
     assert got[0].queue_s >= 0.1

@@ -91,7 +91,7 @@ async def test_while_weights_change_running_requests_wait_and_do_not_work(open_c
     (got,) = answers
     assert set(got.versions) == {0, 1}
     assert got.queue_s >= 0.3
-    assert before.queue_s < 0.3
+    assert before.queue_s < got.queue_s
 
 
 async def test_a_checkpoint_that_is_cut_off_changes_nothing(open_client, tmp_path, model_dir):
