@@ -65,8 +65,8 @@ def test_losses_and_weights_are_those_of_one_process(both, name):
     for ours, theirs in zip(metrics, their_metrics, strict=True):
         assert theirs == pytest.approx(ours, rel=2e-4, abs=2e-6)
     assert weights.keys() == their_weights.keys()
-    for weight in weights:
-        torch.testing.assert_close(their_weights[weight], weights[weight], atol=1e-5, rtol=1e-3)
+    for weight in weights:  # where a gradient is as small as Adam's epsilon, its rounding is some hundredths of a step
+        torch.testing.assert_close(their_weights[weight], weights[weight], atol=5e-5, rtol=1e-3)
 
 
 @pytest.mark.timeout(300)
