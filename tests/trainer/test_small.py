@@ -88,6 +88,7 @@ def test_files_without_demonstrations_are_refused(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_names_are_copied_after_a_hundred_steps(shown, policy, encoder):
     model, names = load_model(policy), torch.tensor([encoder.text(name)[0] for name in NAMES])
     config = SFTConfig(learning_rate=3e-3, batch=32, epochs=3, weight_decay=0.01, row_tokens=512, max_tokens=256)
