@@ -44,6 +44,11 @@ def episodes(policy, count=8, seed=0, prompt=3, length=4, temperature=1.0):
     return samples
 
 
+def rewarded(samples):
+    """Every second one, whatever it holds: advantages of both signs."""
+    return [msgspec.structs.replace(sample, reward=float(i % 2)) for i, sample in enumerate(samples)]
+
+
 def learner(config=CONFIG, seed=0):
     policy = small_llama(VOCABULARY, hidden=32, layers=1, seed=seed)
     return Learner(policy, Critic(copy.deepcopy(policy)), config, seed=seed)
@@ -53,11 +58,25 @@ def weights(model):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
+def gradients(one, samples):
+    """What each step of an update hands to policy and critic; clipped to one length they would hide a wrong share."""
+    seen = []
+    for model, optimiser in ((one.policy, one.policy_optimiser), (one.critic, one.critic_optimiser)):
+        optimiser.register_step_pre_hook(
+            lambda *_, model=model: seen.append(
+                torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+            )
+        )
+    one.update(samples)
+    assert all(float(gradient.norm()) > 0.1 for gradient in seen)
+    return seen
+
+
 def test_update_is_deterministic():
     runs = []
     for _ in range(2):
         one = learner()
-        metrics = one.update(episodes(one.policy))
+        metrics = one.update(rewarded(episodes(one.policy)))
         runs.append((weights(one.policy), weights(one.critic), metrics))
     assert torch.equal(runs[0][0], runs[1][0])
     assert torch.equal(runs[0][1], runs[1][1])
@@ -69,10 +88,16 @@ def test_micro_batches_change_no_gradient():
         results = []
         for micro in (1, 3, 8):
             one = learner(
-                with_changes(micro_batch=micro, reduction=reduction, policy_minibatch=8, critic_minibatch=8, epochs=1)
+                with_changes(
+                    micro_batch=micro,
+                    reduction=reduction,
+                    policy_minibatch=8,
+                    critic_minibatch=8,
+                    epochs=1,
+                    grad_clip=1e9,
+                )
             )
-            one.update(episodes(one.policy))
-            results.append(weights(one.policy))
+            results.append(gradients(one, rewarded(episodes(one.policy))))
         for other in results[1:]:
             torch.testing.assert_close(results[0], other, atol=1e-6, rtol=1e-5)
 
@@ -84,9 +109,8 @@ def with_changes(**changes):
 def test_the_decoupled_objective_at_staleness_zero_is_plain_ppo():
     results = []
     for cap in (None, 2.0):
-        one = learner(with_changes(behaviour_cap=cap, epochs=1))
-        one.update(episodes(one.policy))
-        results.append(weights(one.policy))
+        one = learner(with_changes(behaviour_cap=cap, epochs=1, policy_minibatch=8, grad_clip=1e9))
+        results.append(gradients(one, rewarded(episodes(one.policy))))
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
 
 
@@ -135,20 +159,17 @@ def test_an_update_is_refused_when_sampler_and_learner_disagree():
 
 def test_the_kl_tripwire_ends_the_epochs():
     one = learner(with_changes(policy_lr=0.3, max_kl=0.01, epochs=8))
-    rewarded = [msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(episodes(one.policy))]
-    assert one.update(rewarded)["kl_tripped"] == 1
+    assert one.update(rewarded(episodes(one.policy)))["kl_tripped"] == 1
 
 
 def test_the_ratio_tripwire_ends_the_epochs():
     one = learner(with_changes(policy_lr=0.3, max_kl=1e9, max_ratio=1.5, epochs=8))
-    rewarded = [msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(episodes(one.policy))]
-    assert one.update(rewarded)["ratio_tripped"] == 1
+    assert one.update(rewarded(episodes(one.policy)))["ratio_tripped"] == 1
 
 
 def test_what_failed_may_weigh_less_than_what_passed_and_the_critic_does_not_see_it():
     one, plain = learner(msgspec.structs.replace(CONFIG, negative_weight=0.25)), learner()
-    played = [msgspec.structs.replace(e, reward=float(i % 2)) for i, e in enumerate(episodes(one.policy))]
-    batch = collate(played)
+    batch = collate(rewarded(episodes(one.policy)))
     values = torch.full_like(batch.behaviour, 0.5) * batch.mask
     (weighted, returns), (whole, plain_returns) = (each._advantages(batch, values) for each in (one, plain))
     assert (whole < 0).any()
@@ -173,7 +194,7 @@ def test_recomputed_activations_change_no_number():
     for again in (False, True):
         policy = small_llama(VOCABULARY, hidden=32, layers=2)
         one = Learner(recompute(policy) if again else policy, Critic(copy.deepcopy(policy)), CONFIG)
-        results.append((one.update(episodes(one.policy)), weights(one.policy), weights(one.critic)))
+        results.append((one.update(rewarded(episodes(one.policy))), weights(one.policy), weights(one.critic)))
     assert results[0][0] == results[1][0]
     assert torch.equal(results[0][1], results[1][1])
     assert torch.equal(results[0][2], results[1][2])
@@ -186,7 +207,7 @@ def test_bfloat16_is_what_is_computed_in_and_nothing_that_is_kept():
         if isinstance(part, torch.nn.Linear):
             part.register_forward_hook(lambda part, inputs, out: seen.add(out.dtype))
     before = weights(one.policy)
-    got = one.update([msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(batch)])
+    got = one.update(rewarded(batch))
     assert seen == {torch.bfloat16}
     held = [value for state in one.policy_optimiser.state.values() for value in state.values()]
     held += [*one.policy.parameters(), *one.critic.parameters()]
