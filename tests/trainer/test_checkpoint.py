@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from tests.trainer.test_ppo import CONFIG, VOCABULARY, episodes, learner, weights, with_changes
+from tests.trainer.test_ppo import CONFIG, VOCABULARY, episodes, learner, rewarded, weights, with_changes
 from trainer.checkpoint import CheckpointForeign, CheckpointInvalid, newest, read_checkpoint, restore, save_checkpoint
 from trainer.model import Critic, load_model, small_llama
 from trainer.ppo import Learner
@@ -14,7 +14,7 @@ from trainer.ppo import Learner
 
 def test_a_resumed_learner_goes_on_bit_for_bit(tmp_path):
     straight = learner()
-    batches = [episodes(straight.policy, seed=s) for s in range(3)]
+    batches = [rewarded(episodes(straight.policy, seed=s)) for s in range(3)]
     for batch in batches:
         straight.update(batch)
     halted = learner()
@@ -34,7 +34,7 @@ def test_a_resumed_learner_goes_on_bit_for_bit(tmp_path):
 
 def test_an_optimiser_without_a_step_is_restored_without_one(tmp_path):
     straight, halted, resumed = (learner(with_changes(critic_warmup=1)) for _ in range(3))
-    batches = [episodes(straight.policy, seed=s) for s in range(2)]
+    batches = [rewarded(episodes(straight.policy, seed=s)) for s in range(2)]
     halted.update(batches[0])
     save_checkpoint(tmp_path, halted, version=1, trained=[], extra={})
     restore(resumed, newest(tmp_path))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runtime.errors import UserError
-from tests.trainer.test_ppo import CONFIG, VOCABULARY, episodes, weights
+from tests.trainer.test_ppo import CONFIG, VOCABULARY, episodes, rewarded, weights
 from tests.trainer.test_sft import examples
 from trainer.estimate import adapter_parameters
 from trainer.handover import WeightStore, read_weights
@@ -55,7 +55,7 @@ def test_an_update_trains_the_adapters_only_and_hands_over_merged_weights(tmp_pa
     start = copy.deepcopy(policy)
     one = Learner(policy, Critic(copy.deepcopy(policy)), CONFIG, lora=LORA)
     frozen = {n: w.clone() for n, w in one.trained.named_parameters() if not n.endswith((".lora_a", ".lora_b"))}
-    one.update([msgspec.structs.replace(s, reward=float(i % 2)) for i, s in enumerate(episodes(policy))])
+    one.update(rewarded(episodes(policy)))
     for name, weight in one.trained.named_parameters():
         assert (name in frozen) != weight.requires_grad
         if name in frozen:
