@@ -30,6 +30,7 @@ from runtime.bus.protocol import Bus, Delivery, QueueOptions
 from runtime.causes import first_cause
 from runtime.errors import ItemConflict, StoreError
 from runtime.events import Kind, OnEvent, RunEvent
+from runtime.latch import Latch
 from runtime.limits import Limits
 from runtime.outcome import Again, Done, Drain, Ended, Outcome, judge
 from runtime.plain_text import encodable
@@ -99,12 +100,10 @@ class Runner:
         self._pending: dict[tuple[str, str], int] = {}
         """Queue and item of all that is left to do, with the attempts that failed."""
         self._working: dict[str, _Work] = {}
-        self._waits: set[anyio.CancelScope] = set()
-        self._intakes: set[anyio.CancelScope] = set()
-        self._paused: anyio.Event | None = None
-        """Set when the pause is over."""
+        self._paused, self._unpaused = Latch(), anyio.Event()
         self._cancelled: set[str] = set()
-        self._stopping = False
+        self._stopping = Latch()
+        """Set when nothing new is to be taken up."""
         self._drained = ""
         self._to_admit, self._admissions = anyio.create_memory_object_stream[Entry](math.inf)
         """Unbounded, as all of it is in the store already; the source decides how much there is."""
@@ -124,26 +123,25 @@ class Runner:
 
     def drain(self, reason: str = "asked to") -> None:
         """Take up nothing new; `run` returns when what is in work has finished."""
-        if not self._stopping:
+        if not self._stopping.is_set:
             self._drained = reason
             self._emit(Kind.DRAINING, detail=reason)
-            self._stop()
+            self._stopping.set()
 
     @property
     def paused(self) -> bool:
-        return self._paused is not None
+        return self._paused.is_set
 
     def pause(self) -> None:
         """Take up nothing until `unpause`; what is in work goes on to its end."""
-        if self._paused is None:
-            self._paused = anyio.Event()
-            for scope in self._intakes:
-                scope.cancel()
+        if not self._paused.is_set:
+            self._unpaused = anyio.Event()
+            self._paused.set()
 
     def unpause(self) -> None:
-        if self._paused is not None:
-            self._paused.set()
-            self._paused = None
+        if self._paused.is_set:
+            self._paused.clear()
+            self._unpaused.set()
 
     def cancel(self, item: str) -> bool:
         """End a pending item as rejected for the reason `cancelled`: at once in work, else when its turn comes.
@@ -164,7 +162,7 @@ class Runner:
         None: there is no such letter any more, or the run is over or drains.
         """
         letter = await find_letter(self._store, self._run_id, item)
-        if letter is None or self._stopping:
+        if letter is None or self._stopping.is_set:
             return None
         entry = successor(self._routes, letter)
         place = (entry.queue, entry.item)
@@ -174,7 +172,7 @@ class Runner:
         if not await self._store.requeue(self._run_id, letter, entry):
             del self._pending[place]
             if not self._pending:
-                self._stop()
+                self._stopping.set()
             return None
         self._enter(entry)
         self._to_admit.send_nowait(entry)
@@ -235,7 +233,7 @@ class Runner:
         )
 
     async def _feed(self) -> None:
-        with self._until_stop():
+        with self._stopping.until_set():
             async for entry in self._admissions:
                 await self._publish(entry)
 
@@ -244,8 +242,8 @@ class Runner:
             self._bus.consume(stage.subscribes, slots=stage.slots) as deliveries,
             anyio.create_task_group() as handlers,
         ):
-            while not self._stopping:
-                with self._until_stop(), self._until_paused():
+            while not self._stopping.is_set:
+                with self._stopping.until_set(), self._paused.until_set():
                     async for delivery in deliveries:
                         handlers.start_soon(self._handle, stage, delivery)
                 await self._until_unpaused()
@@ -306,7 +304,7 @@ class Runner:
                 self._emit(Kind.QUEUED, stage.name, message.item)
                 self.drain(reason)
         if not self._pending:
-            self._stop()
+            self._stopping.set()
 
     async def _again(self, stage: Stage, delivery: Delivery, message: Message, again: Again) -> None:
         """Count the failed attempt; then another one after a pause, or the end."""
@@ -355,7 +353,7 @@ class Runner:
             self._to_admit.send_nowait(entry)
         for entry in outputs:
             if not entry.terminal:
-                with self._until_stop():
+                with self._stopping.until_set():
                     await self._publish(entry)
 
     def _enter(self, entry: Entry, stage: Stage | None = None, message: Message | None = None) -> None:
@@ -390,38 +388,10 @@ class Runner:
                 work.extended = now
                 await work.delivery.extend()
 
-    @contextmanager
-    def _until_stop(self) -> Iterator[None]:
-        """A wait that ends when nothing new is to be taken up."""
-        with anyio.CancelScope() as scope:
-            self._waits.add(scope)
-            if self._stopping:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                self._waits.discard(scope)
-
-    @contextmanager
-    def _until_paused(self) -> Iterator[None]:
-        with anyio.CancelScope() as scope:
-            self._intakes.add(scope)
-            if self._paused is not None:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                self._intakes.discard(scope)
-
     async def _until_unpaused(self) -> None:
-        with self._until_stop():
-            if self._paused is not None:
-                await self._paused.wait()
-
-    def _stop(self) -> None:
-        self._stopping = True
-        for scope in self._waits:
-            scope.cancel()
+        with self._stopping.until_set():
+            if self._paused.is_set:
+                await self._unpaused.wait()
 
     def _emit(self, kind: Kind, stage: str = "", item: str = "", *, queue: str = "", detail: str = "") -> None:
         event = RunEvent(

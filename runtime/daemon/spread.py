@@ -22,8 +22,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ from runtime.daemon.place import name_of
 from runtime.daemon.sections import travelling
 from runtime.errors import BudgetExhausted, BusClosed, RuntimeFault, WorkRefused, WorkTakenBack, WorkUnreadable
 from runtime.events import Kind, RunEvent
+from runtime.latch import Latch
 from runtime.limits import Limits
 from runtime.routes import Routes
 from runtime.settings import Settings
@@ -115,43 +116,19 @@ class Here:
         pass
 
 
-class _Drain:
-    """Ends what a run waits for in vain once it drains."""
-
-    def __init__(self) -> None:
-        self._waits: set[anyio.CancelScope] = set()
-        self._begun = False
-
-    def begin(self) -> None:
-        self._begun = True
-        for scope in self._waits:
-            scope.cancel()
-
-    @contextmanager
-    def until_begun(self) -> Iterator[None]:
-        with anyio.CancelScope() as scope:
-            self._waits.add(scope)
-            if self._begun:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                self._waits.discard(scope)
-
-
 class Abroad:
     """Sends calls out and hands answers to those who wait."""
 
     def __init__(self, bus: Bus, queues: Sequence[str], *, answers: str) -> None:
         self._bus, self._queues, self.answers = bus, queues, answers
         self._waiting: dict[str, tuple[anyio.Event, list[Answer | WorkUnreadable]]] = {}
-        self._drains: dict[str, _Drain] = {}
+        self._drains: dict[str, Latch] = {}
         """By run: each time that it is taken up it has another one."""
         self._log = structlog.stdlib.get_logger("termloom.daemon")
 
     def stages_for(self, kind: JobKind, place: JobPlace, settings: Settings) -> tuple[Stage, ...]:
         routes, away = Routes(kind.stages), stages_that_travel(kind)
-        drain = self._drains[place.run_id] = _Drain()
+        drain = self._drains[place.run_id] = Latch()
         return tuple(
             self._sent(kind, stage, routes, settings, drain) if stage in away else stage for stage in kind.stages
         )
@@ -159,12 +136,12 @@ class Abroad:
     def listen(self, event: RunEvent) -> None:
         """To every run: one that drains waits only for the calls that are taken."""
         if event.kind is Kind.DRAINING and event.run in self._drains:
-            self._drains[event.run].begin()
+            self._drains[event.run].set()
 
     async def queues(self) -> Sequence[QueueState]:
         return [await self._bus.state(queue) for queue in (*self._queues, self.answers)]
 
-    def _sent(self, kind: JobKind, stage: Stage, routes: Routes, settings: Settings, drain: _Drain) -> Stage:
+    def _sent(self, kind: JobKind, stage: Stage, routes: Routes, settings: Settings, drain: Latch) -> Stage:
         assert kind.travel is not None, "none of its stages travels"
         sections, recorded = travelling(settings), kind.travel.recorded
 
@@ -184,11 +161,11 @@ class Abroad:
         # The worker keeps the stage's deadline: here the call also waits for a worker to be free.
         return dataclasses.replace(stage, handler=handler, slots=_OUT_AT_ONCE, deadline_s=math.inf)
 
-    async def _ask(self, call: Call, drain: _Drain) -> Answer:
+    async def _ask(self, call: Call, drain: Latch) -> Answer:
         answered, answers = self._waiting[call.call] = anyio.Event(), []
         queue, published = queue_of(call.kind, call.stage), False
         try:
-            with drain.until_begun():
+            with drain.until_set():
                 await self._bus.publish(queue, msgspec.msgpack.encode(call), key=call.call)
                 published = True
                 await answered.wait()

@@ -13,8 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -27,6 +25,7 @@ from runtime.daemon.kind import JobKind, job_kinds
 from runtime.daemon.sections import merged
 from runtime.daemon.spread import LEASE_S, Answer, Call, declare, queue_of, stages_that_travel
 from runtime.errors import ChatRejected, UserError
+from runtime.latch import Latch
 from runtime.limits import Limits
 from runtime.outcome import Again, Done, Drain, Ended, judge
 from runtime.plain_text import encodable
@@ -54,8 +53,7 @@ class Worker:
         self._answers: set[str] = set()
         """Queues for answers that are declared here."""
         self._in_work: set[Delivery] = set()
-        self._intakes: set[anyio.CancelScope] = set()
-        self._draining = False
+        self._draining = Latch()
         self.done = 0
 
     async def run(self) -> None:
@@ -71,9 +69,7 @@ class Worker:
 
     def drain(self) -> None:
         """Take up nothing more; `run` returns when what is in work has been answered."""
-        self._draining = True
-        for scope in self._intakes:
-            scope.cancel()
+        self._draining.set()
 
     async def _serve(self, kind: JobKind, stage: Stage) -> None:
         queue, routes = queue_of(kind.name, stage.name), Routes(kind.stages)
@@ -81,7 +77,7 @@ class Worker:
             self._bus.consume(queue, slots=stage.slots) as deliveries,
             anyio.create_task_group() as handlers,
         ):
-            with self._until_drained():
+            with self._draining.until_set():
                 async for delivery in deliveries:
                     handlers.start_soon(self._handle, kind, stage, routes, delivery)
 
@@ -156,14 +152,6 @@ class Worker:
             await anyio.sleep(LEASE_S / 3)
             for delivery in list(self._in_work):
                 await delivery.extend()
-
-    @contextmanager
-    def _until_drained(self) -> Iterator[None]:
-        with anyio.CancelScope() as scope:
-            self._intakes.add(scope)
-            if self._draining:
-                scope.cancel()
-            yield
 
 
 class _Context:
