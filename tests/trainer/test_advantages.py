@@ -27,7 +27,7 @@ def ragged(draw):
 
 
 @given(ragged(), st.sampled_from([1.0, 0.9]), st.sampled_from([1.0, 0.95, 0.0]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_gae_equals_the_textbook_on_the_trainable_subsequence(batch, gamma, lam):
     values, mask, scores = batch
     rewards = place_rewards(torch.tensor(scores), torch.tensor(mask))

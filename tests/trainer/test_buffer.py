@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestMachine.settings = settings(max_examples=60, stateful_step_count=60)
 
 
 class SynchronousMachine(Machine):
@@ -144,4 +144,4 @@ class SynchronousMachine(Machine):
 
 
 TestSynchronousMachine = SynchronousMachine.TestCase
-TestSynchronousMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestSynchronousMachine.settings = settings(max_examples=60, stateful_step_count=60)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.dedupe import Overlap
@@ -47,7 +47,6 @@ def play(candidates: CandidateSource, fate: Fate, order: random.Random) -> tuple
     return selected, admitted
 
 
-@settings(deadline=None)
 @given(
     fates=st.lists(st.sampled_from(["good", "bad", "copy"]), min_size=40, max_size=40),
     seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)),
@@ -119,7 +118,6 @@ CELLS = [
 ]
 
 
-@settings(deadline=None)
 @given(
     fates=st.dictionaries(st.tuples(st.sampled_from(["q1", "q2", ""]), st.integers(0, 7)), st.booleans()),
     copies=st.sets(st.tuples(st.sampled_from(["q1", "q2", ""]), st.integers(0, 7))),

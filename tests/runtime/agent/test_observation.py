@@ -1,7 +1,7 @@
 """Version 1 of the observation, to the letter."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.agent.observation import observe
@@ -53,7 +53,6 @@ def test_long_output_keeps_head_and_tail_and_tells_true_totals():
 MIXED = st.lists(st.sampled_from(["word ", "\n", "\U0001f642" * 20, "x" * 50]), max_size=300).map("".join)
 
 
-@settings(deadline=None)
 @given(MIXED, st.integers(16, 400))
 def test_output_stays_within_the_budget_wherever_its_tokens_are(output, max_tokens):
     shown = show(result(output), max_tokens)

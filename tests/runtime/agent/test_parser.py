@@ -1,7 +1,7 @@
 """Version 1 of the action parser, by example."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.agent.parser import Command, Done, Malformed, correction, parse_action
@@ -73,7 +73,6 @@ def test_the_correction_names_problem_limit_and_forms():
     assert "<action>done</action>" in text
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_characters="\0<>`\r\n", exclude_categories=("Cs",)), min_size=1))
 def test_any_plain_command_is_taken_to_the_letter(command):
     expected = Command(command) if command.strip() and command.strip() != "done" else None

@@ -176,4 +176,4 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCore.settings = settings(max_examples=60, stateful_step_count=40)

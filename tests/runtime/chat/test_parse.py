@@ -1,7 +1,7 @@
 """Tolerant reading, and one repair turn."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
@@ -49,7 +49,6 @@ def test_blocks_outside_reasoning(text, contents):
     assert [block.content for block in extract_blocks(text, ("a",))] == contents
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["<a>", "</a>", "<a/>", "<think>", "</think>", "x", " ", "\n"])).map("".join))
 def test_scanning_loses_no_text_but_the_tags(text):
     def bare(piece: str) -> str:
